@@ -1,0 +1,3 @@
+"""Phalanx: gang-scheduled clusters of containers on machines you have, for the stock modal client."""
+
+__version__ = "0.1.0"

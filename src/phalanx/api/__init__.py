@@ -1,0 +1,1 @@
+"""Translates: one servicer module per noun. Authenticates, checks, translates. Decides nothing."""

@@ -1,0 +1,1 @@
+"""The phalanx command. Uses the API, and starts and stops the processes of this machine."""

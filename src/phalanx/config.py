@@ -1,0 +1,57 @@
+"""The configuration of one control plane: a file in its state folder, written by `phalanx up`, read by every process."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Config:
+    """All settings, with the values they have when nobody sets them. Times in milliseconds unless named otherwise."""
+
+    workspace: str = "local"
+    listen: str = "127.0.0.1:8900"          # the public address that clients use
+    token_id: str = ""
+    token_secret: str = ""
+    join_secret: str = ""                   # agents say it when they register
+    workspace_prefix: str = ""              # the workspace's /48 inside fdaa::/16
+    nodes: int = 2                          # the local fleet: virtual nodes on this machine
+    gpus: int = 8                           # simulated GPUs a node; 0 for a fleet without
+    gpu: str = "any"                        # the type they say they are
+    runtime: str = "auto"                   # auto, crun, runc, runsc, process
+    allow_cpu_clusters: bool = False
+    durability: str = "full"                # full: fsync before an answer; process: survives kill -9 only
+    finish_window_ms: int = 10_000          # design rule 5
+    grace_ms: int = 30_000                  # between the interrupt and SIGKILL
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Config:
+        """Read the file; names it does not know are an error that says which."""
+        values = json.loads(path.read_text())
+        unknown = sorted(set(values) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise ValueError(f"{path}: unknown setting {', '.join(unknown)}; known: {', '.join(cls.__dataclass_fields__)}")
+        return cls(**values)
+
+    def save(self, path: Path) -> None:
+        """Write the file whole or not at all, readable by its owner only: it holds the tokens."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".new")
+        draft.touch(mode=0o600)
+        draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        os.replace(draft, path)
+
+    def with_secrets(self) -> Config:
+        """Fill in the tokens and the address prefix where they are missing."""
+        self.token_id = self.token_id or "ak-" + secrets.token_hex(11)
+        self.token_secret = self.token_secret or "as-" + secrets.token_hex(16)
+        self.join_secret = self.join_secret or secrets.token_hex(16)
+        if not self.workspace_prefix:
+            random32 = secrets.token_hex(4)
+            self.workspace_prefix = f"fdaa:{random32[:4]}:{random32[4:]}"
+        return self

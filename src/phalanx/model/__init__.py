@@ -1,0 +1,1 @@
+"""Plain dataclasses, enums and reasons that every room shares. Imports nothing of ours."""

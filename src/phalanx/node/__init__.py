@@ -1,0 +1,1 @@
+"""Carries out: the agent on each node, its shims, runtimes, networks, limits."""

@@ -1,0 +1,1 @@
+"""Keeps: database rows, blobs and log segments."""
