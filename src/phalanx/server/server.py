@@ -1,0 +1,61 @@
+"""The server's public face: what api/ calls, by noun. Owns the world, the store, the clock; built once, in one event loop."""
+
+from __future__ import annotations
+
+import hmac
+import random
+
+from phalanx.config import Config
+from phalanx.model.caller import Caller
+from phalanx.model.ids import new_id
+from phalanx.model.kept import Counter, KeptAnswer
+from phalanx.paths import Paths
+from phalanx.server.clock import Clock, RealClock
+from phalanx.server.unit import Unit
+from phalanx.server.world import RECORD_CLASSES, World
+from phalanx.store.database import Database
+
+KEEP_ANSWERS_MS = 30 * 60 * 1000   # longer than any client retries
+
+
+class Server:
+    """One control plane's state and its nouns."""
+
+    def __init__(self, config: Config, paths: Paths, clock: Clock | None = None, randomness: random.Random | None = None) -> None:
+        self.config = config
+        self.paths = paths
+        self.clock: Clock = clock or RealClock()
+        self.randomness = randomness or random.SystemRandom()
+        paths.state.mkdir(parents=True, exist_ok=True)
+        self.database = Database(config.extra.get("database", f"sqlite:///{paths.database}"), RECORD_CLASSES, config.durability)
+        self.world = World.load(self.database)
+
+    def close(self) -> None:
+        self.database.close()
+
+    def unit(self) -> Unit:
+        return Unit(self.world, self.database)
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def new_id(self, prefix: str) -> str:
+        return new_id(prefix, self.randomness)
+
+    def next_number(self, unit: Unit, name: str) -> int:
+        """The next value of a counter that survives restarts: assignments, log sequence."""
+        counter = self.world[Counter].get(name) or Counter(name)
+        counter.value += 1
+        unit.put(counter)
+        return counter.value
+
+    def is_token(self, token_id: str, token_secret: str) -> bool:
+        return hmac.compare_digest(f"{token_id}:{token_secret}".encode(), f"{self.config.token_id}:{self.config.token_secret}".encode())
+
+    def kept_answer(self, caller: Caller, rpc: str) -> bytes | None:
+        """The answer that an earlier try of this request got, if its effect is committed."""
+        kept = self.world[KeptAnswer].get((caller.name, rpc, caller.idempotency_key))
+        return kept.answer if kept else None
+
+    def keep_answer(self, unit: Unit, caller: Caller, rpc: str, answer: bytes) -> None:
+        unit.put(KeptAnswer(caller.name, rpc, caller.idempotency_key, answer, self.now_ms()))
