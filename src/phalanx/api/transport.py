@@ -49,6 +49,9 @@ STATUS = {
 TASK_OF_CONNECTION: ContextVar[tuple[str, int, int] | None] = ContextVar("task_of_connection", default=None)
 """(task id, assignment, rank) for a connection that came through a shim (listener.py sets it)."""
 
+AUTHORITY: ContextVar[str] = ContextVar("authority", default="")
+"""host:port by which the client reached us: URLs in answers use it (listener.py sets it)."""
+
 # What a container may ask of the API through its shim (design, Networks): its own life, and what client code inside it does.
 # Everything else a client may ask is refused only where a method says so by the caller; identity and fleet doors are not its.
 NOT_FOR_TASKS = frozenset({"TokenFlowCreate", "TokenFlowWait", "EnvironmentDelete", "EnvironmentUpdate", "AppRollback", "AppRollover"})
@@ -114,19 +117,18 @@ class Transport:
     async def _answer(self, rpc: str, method: Callable[..., Any], request: Any, caller: Caller) -> Any:
         if not caller.idempotency_key:
             return await self._execute(rpc, method, request, caller)
+        # A retry while the first try still runs waits for that one: both get its answer, and it has its effect once.
+        key = (caller.name, rpc, caller.idempotency_key)
+        if key in self._in_flight:
+            return await asyncio.shield(self._in_flight[key])
         kept = self._server.kept_answer(caller, rpc)
         if kept is not None:
             response_class = message_factory.GetMessageClass(SERVICE.methods_by_name[rpc].output_type)
             return response_class.FromString(kept)
-        # A retry while the first try still runs waits for that one: both get its answer, and it has its effect once.
-        key = (caller.name, rpc, caller.idempotency_key)
-        task = self._in_flight.get(key)
-        if task is None:
-            task = asyncio.ensure_future(self._execute(rpc, method, request, caller))
-            self._in_flight[key] = task
-            task.add_done_callback(lambda _: self._in_flight.pop(key, None))
-            return await self._first_try(task)
-        return await asyncio.shield(task)
+        task = asyncio.ensure_future(self._execute(rpc, method, request, caller))
+        self._in_flight[key] = task
+        task.add_done_callback(lambda _: self._in_flight.pop(key, None))
+        return await self._first_try(task)
 
     async def _first_try(self, task: asyncio.Task[Any]) -> Any:
         try:
@@ -151,8 +153,7 @@ class Transport:
         metadata = stream.metadata or {}
         text = {name: str(metadata.get(name, "")) for name in _HEADERS}
         python = ".".join(text["x-modal-python-version"].split(".")[:2])
-        host = str(getattr(stream, "authority", "") or "")
-        common = {"client_version": text["x-modal-client-version"], "python_version": python, "host": host}
+        common = {"client_version": text["x-modal-client-version"], "python_version": python, "host": AUTHORITY.get()}
         key = text["x-idempotency-key"]
         task = TASK_OF_CONNECTION.get()
         if task is not None:

@@ -74,6 +74,7 @@ class Member:
     state: str = MemberState.PREPARING
     ipv6: str = ""
     ipv4: str = ""
+    http_address: str = ""      # where the container reaches the control plane's HTTP door (blobs)
     exit_code: int = 0
     exit_signal: int = 0
     oom_killed: bool = False

@@ -11,7 +11,9 @@ from phalanx.model.ids import new_id
 from phalanx.model.kept import Counter, KeptAnswer
 from phalanx.paths import Paths
 from phalanx.server.clock import Clock, RealClock
+from phalanx.server.gangs import Gangs
 from phalanx.server.unit import Unit
+from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
 from phalanx.store.database import Database
 
@@ -29,6 +31,8 @@ class Server:
         paths.state.mkdir(parents=True, exist_ok=True)
         self.database = Database(config.extra.get("database", f"sqlite:///{paths.database}"), RECORD_CLASSES, config.durability)
         self.world = World.load(self.database)
+        self.topics = Topics()
+        self.gangs = Gangs()
 
     def close(self) -> None:
         self.database.close()

@@ -1,0 +1,21 @@
+"""Puts the nouns, the transport and the sockets together: what `python -m phalanx.server` runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.api.listener import Listener, Task
+from phalanx.api.transport import Transport
+from phalanx.server.server import Server
+
+
+def servicers(server: Server) -> list[Any]:
+    """One servicer a noun: each method is an RPC."""
+    return []
+
+
+def listener(server: Server, agent_mapping: dict[str, Any], http: Callable[[Task | None], asyncio.Protocol]) -> Listener:
+    """Everything the server offers, ready to be given sockets."""
+    return Listener(Transport(server, servicers(server)).mapping(), agent_mapping, http, lambda task_id, assignment, secret: None)
