@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.model.work import Function
 from phalanx.server.unit import Unit
 
 
@@ -16,6 +17,6 @@ class Gangs:
     def function_changed(self, unit: Unit, function_id: str) -> None:
         """A function was published, or its autoscaler settings changed: plan again."""
 
-    def fleet_refuses(self, function_id: str) -> str:
-        """Why the fleet can never run this function ("can never fit: …"), or an empty string. Called when a function is created."""
+    def fleet_refuses(self, function: Function) -> str:
+        """Why the fleet can never run this function ("can never fit: …"), or an empty string. Called before a function is created."""
         return ""
