@@ -27,6 +27,7 @@ class GangPolicy:
 
     finish_window_ms: int = 10_000
     grace_ms: int = 30_000
+    linger_ms: int = 3_000          # for a rank that waits for inputs to leave by the kill switch
 
 
 class Gang:
@@ -251,6 +252,9 @@ class Gang:
     def _timer(self, name: str, input_id: str, now_ms: int) -> list[ev.Instruction]:
         if name == "drain" and self.assignment.phase != Phase.ENDED and self.assignment.draining and not self.assignment.stopping:
             return self._stop(self.assignment.verdict.cause if self.assignment.verdict else Cause.IDLE, now_ms)
+        if name == "linger" and self.assignment.phase == Phase.ENDING:
+            alive = [m.rank for m in self.members if m.state in ALIVE]
+            return [ev.StopRank(rank, signal.SIGINT, self.policy.grace_ms, self.assignment.stopping) for rank in alive]
         attempt = self._attempt(input_id)
         if attempt is None or self.assignment.phase != Phase.RUNNING:
             return []
@@ -290,19 +294,29 @@ class Gang:
         return self._stop(failure.cause, now_ms)
 
     def _stop(self, cause: str, now_ms: int) -> list[ev.Instruction]:
-        """Tell every rank to stop, at once. Before user code began a rank is killed: an interrupt in an import only prints noise."""
+        """Tell every rank to stop, at once."""
         self._phase(Phase.ENDING)
         self.assignment.stopping = cause
         self.assignment.stopped_ms = now_ms
         instructions: list[ev.Instruction] = [ev.WakeRanks()]
+        lingering = False
         for member in self.members:
             if member.state in (MemberState.PREPARING, MemberState.PREPARED):
                 self._move(member, MemberState.EXITED)   # never started: Release undoes the preparation
-            elif member.state in (MemberState.STARTING, MemberState.HELLO):
+            elif member.state in (MemberState.STARTING, MemberState.HELLO) or self._only_imports(member):
                 instructions.append(ev.StopRank(member.rank, signal.SIGKILL, 0, cause))
-            elif member.state in ALIVE:
+            elif member.state in ALIVE and self._is_busy(member.rank):
                 instructions.append(ev.StopRank(member.rank, signal.SIGINT, self.policy.grace_ms, cause))
+            elif member.state in ALIVE and not lingering:
+                lingering = True
+                instructions.append(ev.SetTimer("linger", self.policy.linger_ms))
         return instructions + self._end_if_all_gone(now_ms)
+
+    def _only_imports(self, member: Member) -> bool:
+        return self.assignment.clustered and member.state == MemberState.IMPORTING
+
+    def _is_busy(self, rank: int) -> bool:
+        return any(rank in a.fetched and rank not in a.results for a in self.open)
 
     def _exited(self, event: ev.Exited, now_ms: int) -> list[ev.Instruction]:
         member = self.members[event.rank]
