@@ -18,6 +18,9 @@ from phalanx.front.loan import VERSION
 from phalanx.paths import Paths
 
 
+RELEASE_S = 2.0
+
+
 class FrontRunning(Exception):
     """This state folder has a front already."""
 
@@ -35,6 +38,8 @@ class Front:
         self.listen = _address(self._public)
         self._holder: int | None = None        # the pid that has the sockets
         self._since = 0.0
+        self._free = asyncio.Event()
+        self._free.set()
         self._serving = False
         self._doors: list[Door] = []
         self._away: AwayAnswers | None = None
@@ -104,7 +109,7 @@ class Front:
         elif hello.get("ask") == "state":
             callers = self._away.callers() if self._away is not None else 0
             _say(writer, pid=os.getpid(), listen=self.listen, holder=self._holder, serving=self._serving, waiting=callers)
-        elif self._holder is not None:
+        elif not await self._is_free():
             held_s = time.monotonic() - self._since
             _say(writer, pid=self._holder, refused=f"process {self._holder} is this state's server and has had its sockets "
                                                    f"for {held_s:.0f} s: stop it first (`phalanx down`)")
@@ -112,10 +117,19 @@ class Front:
             await self._lend(reader, writer)
         await writer.drain()
 
+    async def _is_free(self) -> bool:
+        """A server that follows at once upon its predecessor's end waits for the front to have seen that end."""
+        try:
+            await asyncio.wait_for(self._free.wait(), RELEASE_S)
+        except TimeoutError:
+            return False
+        return self._holder is None     # another one that waited here may have been quicker
+
     async def _lend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("socket")
         self._holder = _peer_pid(peer)
         self._since = time.monotonic()
+        self._free.clear()
         try:
             line = json.dumps({"version": VERSION, "lent": ["public", "tasks"], "listen": self.listen}).encode() + b"\n"
             fds = [self._public.fileno(), self._tasks.fileno()]
@@ -129,6 +143,7 @@ class Front:
         finally:
             self._holder, self._serving = None, False
             self._open()
+            self._free.set()
 
 
 def _say(writer: asyncio.StreamWriter, **words: Any) -> None:
