@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.api.apps import Apps
+from phalanx.api.deployments import Deployments
+from phalanx.api.environments import Environments
+from phalanx.api.identity import Identity
 from phalanx.api.listener import Listener, Task
 from phalanx.api.transport import Transport
 from phalanx.server.server import Server
@@ -13,7 +17,12 @@ from phalanx.server.server import Server
 
 def servicers(server: Server) -> list[Any]:
     """One servicer a noun: each method is an RPC."""
-    return []
+    return [
+        Apps(server),
+        Deployments(server),
+        Environments(server),
+        Identity(server),
+    ]
 
 
 def listener(server: Server, agent_mapping: dict[str, Any], http: Callable[[Task | None], asyncio.Protocol]) -> Listener:

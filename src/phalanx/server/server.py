@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
+import os
 import random
 
 from phalanx.config import Config
@@ -10,13 +13,18 @@ from phalanx.model.caller import Caller
 from phalanx.model.ids import new_id
 from phalanx.model.kept import Counter, KeptAnswer
 from phalanx.paths import Paths
+from phalanx.server.apps import Apps
 from phalanx.server.clock import Clock, RealClock
+from phalanx.server.deployments import Deployments
+from phalanx.server.environments import Environments
 from phalanx.server.gangs import Gangs
+from phalanx.server.logins import Logins
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
 from phalanx.store.database import Database
 
+LOG = logging.getLogger("phalanx.server")
 KEEP_ANSWERS_MS = 30 * 60 * 1000   # longer than any client retries
 
 
@@ -32,13 +40,44 @@ class Server:
         self.database = Database(config.extra.get("database", f"sqlite:///{paths.database}"), RECORD_CLASSES, config.durability)
         self.world = World.load(self.database)
         self.topics = Topics()
+        self._commits: set[asyncio.Task[None]] = set()
         self.gangs = Gangs()
+        self.environments = Environments(self)
+        self.apps = Apps(self)
+        self.deployments = Deployments(self)
+        self.logins = Logins(self)
+
+    def start(self) -> None:
+        """Begin the timers. Once, in the event loop, before the sockets are served."""
+        self.environments.start()
+        self.apps.start()
 
     def close(self) -> None:
         self.database.close()
 
     def unit(self) -> Unit:
         return Unit(self.world, self.database)
+
+    def commit_soon(self, unit: Unit) -> None:
+        """For timers, which have nobody to answer: commit and act while the loop goes on."""
+        if unit.is_empty:
+            return
+        task = asyncio.ensure_future(unit.commit())
+        self._commits.add(task)     # the loop itself holds tasks weakly
+        task.add_done_callback(self._committed)
+
+    async def settled(self) -> None:
+        """Return when all that timers have begun to commit is on disk and acted on."""
+        while self._commits:
+            await asyncio.wait(set(self._commits))
+
+    def _committed(self, task: asyncio.Task[None]) -> None:
+        self._commits.discard(task)
+        if task.cancelled() or task.exception() is None:
+            return
+        LOG.error("a commit failed: memory is ahead of the store", exc_info=task.exception())
+        if os.environ.get("PHALANX_CRASH_ON_BUG"):
+            os._exit(70)
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
