@@ -1,4 +1,4 @@
-"""Puts the nouns, the transport and the sockets together: what `python -m phalanx.server` runs."""
+"""Puts the nouns, the transport and the sockets together: what `python -m phalanx.serve` runs."""
 
 from __future__ import annotations
 
