@@ -23,10 +23,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from google.protobuf import message_factory
 from grpclib.client import Channel, UnaryUnaryMethod
 
 from phalanx.api import serve
+from phalanx.api.pages import routes
 from phalanx.api.transport import SERVICE
 from phalanx.config import Config
 from phalanx.paths import Paths
@@ -158,8 +160,7 @@ class ControlPlane:
 
         async def run() -> None:
             self.clock.advance(milliseconds)
-            await asyncio.sleep(0)
-            await self.server.unit().commit()
+            await self.server.settled()
 
         self.call(run)
 
@@ -179,15 +180,17 @@ class ControlPlane:
         """One unary request with these headers; raises grpclib's GRPCError. `key`: the idempotency key, the same for a retry."""
         descriptor = SERVICE.methods_by_name[name]
         response_class = message_factory.GetMessageClass(descriptor.output_type)
-        metadata = {
+        said = {
             "x-modal-client-version": client_version,
             "x-modal-client-type": "1",
             "x-modal-python-version": "3.11.7",
             "x-modal-token-id": self.config.token_id,
             "x-modal-token-secret": self.config.token_secret,
-            **({"x-idempotency-key": key} if key else {}),
+            "x-idempotency-key": key,
             **{header.replace("_", "-"): value for header, value in headers.items()},
         }
+
+        metadata = {header: value for header, value in said.items() if value}
 
         async def ask() -> Any:
             channel = Channel(LOCAL, self.port)
@@ -207,8 +210,13 @@ class ControlPlane:
     async def _open(self) -> None:
         self._handler = _Collect(self.bugs)
         logging.getLogger("phalanx").addHandler(self._handler)
-        self.server = Server(self.config, self.paths, self.clock, random.Random(self.port))
-        self._listener = serve.listener(self.server, {}, _no_http)
+        self.server = Server(self.config, self.paths, self.clock, random.Random())
+        self.server.start()
+        pages = web.Application()
+        pages.add_routes(routes(self.server))
+        self._http = web.AppRunner(pages)
+        await self._http.setup()
+        self._listener = serve.listener(self.server, {}, lambda task: self._http.server())
         public = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         public.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         public.bind((LOCAL, self.port))
@@ -219,25 +227,14 @@ class ControlPlane:
 
     async def _close(self) -> None:
         await self._listener.close()
+        await self._http.cleanup()
+        await self.server.settled()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         self.server.close()
         logging.getLogger("phalanx").removeHandler(self._handler)
-
-
-def _no_http(task: Any) -> asyncio.Protocol:
-    """No HTTP door in this harness: the connection closes at once."""
-
-    class Closed(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            self._transport.close()  # type: ignore[attr-defined]
-
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            self._transport = transport
-
-    return Closed()
 
 
 class _Collect(logging.Handler):
