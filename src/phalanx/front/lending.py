@@ -17,7 +17,6 @@ from phalanx.front.doors import Door, listen_tcp, listen_unix
 from phalanx.front.loan import VERSION
 from phalanx.paths import Paths
 
-
 RELEASE_S = 2.0
 
 
