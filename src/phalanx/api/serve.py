@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.api.calls import Calls
+from phalanx.api.containers import Containers
 from phalanx.api.listener import Listener, Task
 from phalanx.api.transport import Transport
 from phalanx.server.server import Server
@@ -13,9 +15,9 @@ from phalanx.server.server import Server
 
 def servicers(server: Server) -> list[Any]:
     """One servicer a noun: each method is an RPC."""
-    return []
+    return [Calls(server), Containers(server)]
 
 
-def listener(server: Server, agent_mapping: dict[str, Any], http: Callable[[Task | None], asyncio.Protocol]) -> Listener:
+def listener(server: Server, http: Callable[[Task | None], asyncio.Protocol]) -> Listener:
     """Everything the server offers, ready to be given sockets."""
-    return Listener(Transport(server, servicers(server)).mapping(), agent_mapping, http, lambda task_id, assignment, secret: None)
+    return Listener(Transport(server, servicers(server)).mapping(), server.agents.__mapping__(), http, server.gangs.authenticate)

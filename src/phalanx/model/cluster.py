@@ -55,6 +55,7 @@ class Failure:
     sentence: str = ""          # for people: "rank 2 (node-2) exited with code 1"
     result: bytes = b""         # the serialized api_pb2.GenericResult the rank sent, if it sent one
     user_fault: bool = True     # charged to the user's retry budget
+    input_id: str = ""          # the one input that failed; empty: all that were open
 
 
 @dataclass
@@ -110,3 +111,31 @@ class Assignment:
     created_ms: int = 0
     running_ms: int = 0
     ended_ms: int = 0
+
+
+@dataclass
+class RankResult:
+    """What one rank put for one input."""
+
+    status: str                 # ok, failed, terminated
+    result: bytes = b""         # the serialized api_pb2.GenericResult
+    data_format: int = 0
+    started_s: float = 0.0
+    created_s: float = 0.0
+    sentence: str = ""
+
+
+@dataclass
+class Attempt:
+    """One delivery of one input to one assignment. Ranks fetch attempts in the order of `position`: inputs in step."""
+
+    KEY: ClassVar = ("input_id", "attempt")
+
+    input_id: str
+    attempt: int
+    assignment: int
+    position: int
+    fetched: list[int] = field(default_factory=list)
+    results: dict[int, RankResult] = field(default_factory=dict)
+    cancelling: bool = False
+    decided: bool = False

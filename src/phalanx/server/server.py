@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
+import os
 import random
+from collections.abc import Callable
 
 from phalanx.config import Config
 from phalanx.model.caller import Caller
+from phalanx.model.cluster import Member
 from phalanx.model.ids import new_id
 from phalanx.model.kept import Counter, KeptAnswer
+from phalanx.model.node import NodeRecord
 from phalanx.paths import Paths
+from phalanx.server.agents import Agents
+from phalanx.server.calls import Calls
 from phalanx.server.clock import Clock, RealClock
 from phalanx.server.gangs import Gangs
+from phalanx.server.planning import Planning
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
 from phalanx.store.database import Database
+
+LOG = logging.getLogger("phalanx.server")
 
 KEEP_ANSWERS_MS = 30 * 60 * 1000   # longer than any client retries
 
@@ -32,7 +43,18 @@ class Server:
         self.database = Database(config.extra.get("database", f"sqlite:///{paths.database}"), RECORD_CLASSES, config.durability)
         self.world = World.load(self.database)
         self.topics = Topics()
-        self.gangs = Gangs()
+        self.gangs = Gangs(self)
+        self.calls = Calls(self)
+        self.planning = Planning(self)
+        self.agents = Agents(self)
+        self._acting: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Take up the work where the last commit left it. Call once, in the event loop, before any socket is served."""
+        self.calls.load()
+        self.gangs.load()
+        self.agents.load()
+        self.planning.soon()
 
     def close(self) -> None:
         self.database.close()
@@ -40,8 +62,33 @@ class Server:
     def unit(self) -> Unit:
         return Unit(self.world, self.database)
 
+    def act(self, change: Callable[[Unit], object]) -> asyncio.Task[None]:
+        """Change the world outside of a request: for timers and reports. The task is done when the change is on disk and acted on."""
+        unit = self.unit()
+        change(unit)
+        task = asyncio.ensure_future(unit.commit())
+        self._acting.add(task)   # the loop itself keeps only a weak reference
+        task.add_done_callback(self._acted)
+        return task
+
+    def _acted(self, task: asyncio.Task[None]) -> None:
+        self._acting.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            LOG.critical("a change could not be committed: memory is ahead of the store, starting again", exc_info=task.exception())
+            os._exit(70)
+
     def now_ms(self) -> int:
         return self.clock.now_ms()
+
+    def secret(self) -> str:
+        """For one task: its shim says it when it connects."""
+        return f"{self.randomness.getrandbits(128):032x}"
+
+    def fabric_ids(self, members: list[Member]) -> list[str]:
+        """The NVLink domain of each member's node, in rank order; none where no node has one."""
+        nodes = [self.world[NodeRecord].get(member.node_id) for member in members]
+        ids = [node.fabric_id if node else "" for node in nodes]
+        return ids if any(ids) else []
 
     def new_id(self, prefix: str) -> str:
         return new_id(prefix, self.randomness)
