@@ -61,8 +61,7 @@ def unfinished(data: bytes) -> int:
     """How many bytes at the end begin a UTF-8 character that is not whole: 0 to 3."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
-        if byte & 0b1100_0000 == 0b1000_0000:
-            continue
-        length = 4 if byte & 0b1111_1000 == 0b1111_0000 else 3 if byte & 0b1111_0000 == 0b1110_0000 else 2 if byte & 0b1110_0000 == 0b1100_0000 else 1
-        return back if length > back else 0
+        if not 0x80 <= byte < 0xC0:     # not a following byte: the character begins here, if it is longer than one
+            length = 4 if 0xF0 <= byte < 0xF8 else 3 if 0xE0 <= byte < 0xF0 else 2 if 0xC0 <= byte < 0xE0 else 1
+            return back if length > back else 0
     return 0

@@ -32,6 +32,7 @@ class LogIndex:
         pieces = self._pieces.setdefault(source, [])
         if pieces and pieces[-1].seq == piece.seq:
             self.bytes -= pieces[-1].end - pieces[-1].start
+            piece.lost_before = max(piece.lost_before, pieces[-1].lost_before)    # retention may have marked it since it was queued
             pieces[-1] = piece
         else:
             pieces.append(piece)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.core.lines import Lines
 from phalanx.model.cluster import Member
-from phalanx.model.logs import STDOUT, SYSTEM, LogPiece
+from phalanx.model.logs import SYSTEM, LogPiece
 from phalanx.server.log_display import LogDisplay
 from phalanx.server.log_index import LogIndex, Source
 from phalanx.server.log_inputs import LogInputs
@@ -39,7 +39,7 @@ RETRY_S = 1.0               # between tries to write to a disk that has no room
 class _Append:
     """What one ingest adds to one source: written, then committed with the index row as it is after it."""
 
-    source: Source
+    writer: _Writer
     segment: str
     offset: int
     data: bytes
@@ -57,6 +57,7 @@ class _Writer:
         self.heard: dict[int, tuple[int, int]] = {}     # stream -> (server's ms, the rank's ns) of the latest bytes
         self.had = piece.spool_end                      # the spool is in up to here, queued or written
         self.synced = piece.spool_end                   # and acknowledged up to here
+        self.queued = 0                                 # appends that are not committed yet
         self.timer_armed = False
 
     def rests(self) -> list[tuple[int, bytes]]:
@@ -71,18 +72,25 @@ class Logs:
         self._segments = Segments(server.paths.logs, sync=server.config.durability == "full")
         self._queue: list[_Append] = []
         self._writers: dict[Source, _Writer] = {}
-        self._pending: dict[str, int] = {}              # app -> appends that are not committed yet
         self._task: asyncio.Task[None] | None = None
-        self._waiting: set[asyncio.Future[None]] = set()
         self._recover()
         self.index = LogIndex(server.world[LogPiece].values())
         self._last_seq = self.index.last_seq
         self.shown = self.index.last_seq                # readers see lines up to this number
         self.inputs = LogInputs(server)
         self.display = LogDisplay(server)
-        self.reading = LogReading(server, self)
+        self.reading = LogReading(server, self, self._segments)
         self.retention = LogRetention(server, self.index, self._segments)
-        self._reopen()
+
+    def load(self) -> None:
+        """Ranks that go on after a restart: a line without an end is shown in time even when the rank says no more."""
+        self.display.load()
+        for member in self._server.world[Member].values():
+            last = self.index.last((member.assignment, member.rank, member.app_id))
+            if last is not None and not last.ended:
+                writer = self._writer_of(member)
+                if writer.rests():
+                    self._arm(writer)
 
     # ------------------------------------------------------------ writing
 
@@ -92,37 +100,36 @@ class Logs:
         Returns the spool offset that may be acknowledged: everything before it is on disk.
         """
         writer = self._writer_of(member)
-        if end_offset > writer.had and not writer.piece.ended:
-            frames = []
-            if offset > writer.had:
-                frames = self._missing(writer, offset - writer.had)
+        if end_offset > writer.had:
+            frames = self._missing(writer, offset - writer.had) if offset > writer.had else []
             frames += self._feed(writer, _not_had(writer.had, offset, records, end_offset))
+            if writer.piece.ended:      # its node was taken for lost, and is back
+                frames += self._finish(writer)
             writer.had = end_offset
             await self._append(writer, frames)
+        self._let_go(writer)
         return writer.synced
 
     def ended(self, assignment: int, rank: int, end_offset: int = 0) -> asyncio.Future[None]:
         """The rank is gone: what it wrote last without a newline is shown. The future is done once all of it is in (or nothing came)."""
-        member = self._server.world.member(assignment, rank) if hasattr(self._server.world, "member") else self._server.world[Member].get((assignment, rank))
+        member = self._server.world[Member].get((assignment, rank))
         if member is None:
-            return self._done()
-        source = (assignment, rank, member.app_id)
-        if source not in self._writers and self.index.last(source) is None:
-            return self._done()
+            return _done()
+        self.display.task_state(member.app_id, member.function_id, member.task_id, "completed")
+        if not self.is_written(assignment, rank, member.app_id):
+            return _done()
         writer = self._writer_of(member)
-        if writer.piece.ended:
-            return self._done()
         frames = self._missing(writer, end_offset - writer.had) if end_offset > writer.had else []
-        now_ns = self._server.now_ms() * 1_000_000
-        for stream, lines in writer.streams.items():
-            rest = lines.finish()
-            if rest:
-                frames.append(self._line(writer, stream, writer.heard.get(stream, (0, now_ns))[1] or now_ns, rest))
+        frames += self._finish(writer)
         writer.had = max(writer.had, end_offset)
         writer.piece.ended = True
-        written = self._append(writer, frames)
-        written.add_done_callback(lambda _: self._closed(writer))
-        return written
+        return self._append(writer, frames)
+
+    def is_written(self, assignment: int, rank: int, app_id: str) -> bool:
+        """Something of the rank came, and it has not ended."""
+        writer = self._writers.get((assignment, rank, app_id))
+        last = writer.piece if writer is not None else self.index.last((assignment, rank, app_id))
+        return last is not None and (not last.ended or (writer is not None and writer.queued > 0))
 
     def system_line(
         self,
@@ -137,18 +144,22 @@ class Logs:
         cluster_id: str = "",
     ) -> None:
         """Say something in the app's log (file descriptor 3), once `unit` is on disk. A newline is added where none is."""
+        ids = (call_id, input_id, function_id, task_id, cluster_id)
         if unit is not None:
-            unit.after(lambda: self.system_line(None, app_id, function_id, text, call_id=call_id, input_id=input_id, task_id=task_id, cluster_id=cluster_id))
-            return
+            unit.after(lambda: self._say(app_id, text, ids))
+        else:
+            self._say(app_id, text, ids)
+
+    def _say(self, app_id: str, text: str, ids: tuple[str, ...]) -> None:
         data = (text if text.endswith("\n") else text + "\n").encode()
         writer = self._writer((0, 0, app_id), app_id, "", "", "")
         time_ns = self._server.now_ms() * 1_000_000
-        ids = (call_id, input_id, function_id, task_id, cluster_id)
         self._append(writer, [Frame(LINE, SYSTEM, self._next_seq(), time_ns, data, ids)])
 
     def is_drained(self, app_id: str) -> bool:
         """Every line of the app that reached the server is readable, and no rank that sent some is still to end."""
-        return not self._pending.get(app_id) and not any(source[2] == app_id and source[0] for source in self._writers)
+        of_app = [writer for source, writer in self._writers.items() if source[2] == app_id]
+        return not any(writer.queued or (writer.source[0] and not writer.piece.ended) for writer in of_app)
 
     async def settle(self) -> None:
         """Return once everything said so far is on disk: before the server closes."""
@@ -163,13 +174,17 @@ class Logs:
 
     # ------------------------------------------------------------ what a person is shown beside lines
 
-    def progress(self, app_id: str, function_id: str, length: int, position: int, description: str) -> None:
-        """The queue line of a function on a client's terminal; position == length takes it away."""
-        self.display.progress(app_id, function_id, length, position, description)
+    def progress(self, app_id: str, function_id: str, length: int, position: int, sentence: str) -> None:
+        """A function waits, at `position` of `length` from 0, and for what: the queue line on a terminal, after a while an INFO line."""
+        self.display.progress(app_id, function_id, length, position, sentence)
 
-    def task_state(self, app_id: str, task_id: str, state: int, function_id: str = "") -> None:
-        """api_pb2.TaskState of a container, for the client's status line: CREATED 6, CREATING_CONTAINER 7, ACTIVE 4, IDLE 8, COMPLETED 5."""
-        self.display.task_state(app_id, task_id, state, function_id)
+    def waits_no_more(self, function_id: str) -> None:
+        """The end of `progress`, when no container began."""
+        self.display.waits_no_more(function_id)
+
+    def task_state(self, app_id: str, function_id: str, task_id: str, state: str) -> None:
+        """Where a container is, for the client's status line: creating, active, idle, completed. Ends `progress`."""
+        self.display.task_state(app_id, function_id, task_id, state)
 
     # ------------------------------------------------------------ lines and places
 
@@ -191,6 +206,12 @@ class Logs:
         if writer.rests():
             self._arm(writer)
         return frames
+
+    def _finish(self, writer: _Writer) -> list[Frame]:
+        """What streams have begun, as it is: nothing more comes."""
+        now_ns = self._server.now_ms() * 1_000_000
+        rests = [(stream, lines.finish()) for stream, lines in writer.streams.items()]
+        return [self._line(writer, stream, writer.heard.get(stream, (0, now_ns))[1], rest) for stream, rest in rests if rest]
 
     def _line(self, writer: _Writer, stream: int, time_ns: int, data: bytes) -> Frame:
         ids = self.inputs.at(writer.source[0], time_ns)
@@ -216,7 +237,7 @@ class Logs:
         now_ms = self._server.now_ms()
         frames: list[Frame] = []
         waits = False
-        for stream, rest in writer.rests():
+        for stream, _ in writer.rests():
             heard_ms, time_ns = writer.heard.get(stream, (0, now_ms * 1_000_000))
             if now_ms - heard_ms < IDLE_MS:
                 waits = True
@@ -228,7 +249,6 @@ class Logs:
             frames.append(self._line(writer, stream, time_ns, shown))
             if lines.rest:
                 frames.append(Frame(TAIL, stream, 0, time_ns, lines.rest))
-            del rest
         if frames:
             self._append(writer, frames)
         if waits:
@@ -250,10 +270,8 @@ class Logs:
                 piece.last_ns = max(piece.last_ns, frame.time_ns)
         piece.end += len(data)
         piece.spool_end = writer.had
-        self._queue.append(_Append(writer.source, piece.segment, offset, data, dataclasses.replace(piece), written))
-        self._pending[piece.app_id] = self._pending.get(piece.app_id, 0) + 1
-        self._waiting.add(written)
-        written.add_done_callback(self._waiting.discard)
+        self._queue.append(_Append(writer, piece.segment, offset, data, dataclasses.replace(piece), written))
+        writer.queued += 1
         if self._task is None:
             self._task = asyncio.ensure_future(self._write_queued())
         return written
@@ -280,10 +298,21 @@ class Logs:
     # ------------------------------------------------------------ the one writer
 
     async def _write_queued(self) -> None:
+        batch: list[_Append] = []
         try:
             while self._queue:
                 batch, self._queue = self._queue, []
                 await self._write(batch)
+        except asyncio.CancelledError:
+            for append in (*batch, *self._queue):
+                append.written.cancel()
+            raise
+        except Exception as error:
+            # Nothing may be acknowledged after it; memory is ahead of the store and the process starts again (unit.py).
+            for append in (*batch, *self._queue):
+                if not append.written.done():
+                    append.written.set_exception(error)
+            raise
         finally:
             self._task = None
 
@@ -309,18 +338,20 @@ class Logs:
         self.shown = max([self.shown, *(append.piece.last_seq for append in batch)])
         apps = set()
         for append in batch:
-            app_id = append.piece.app_id
-            apps.add(app_id)
-            self._pending[app_id] -= 1
-            if not self._pending[app_id]:
-                del self._pending[app_id]
-            writer = self._writers.get(append.source)
-            if writer is not None:
-                writer.synced = max(writer.synced, append.piece.spool_end)
+            writer = append.writer
+            writer.queued -= 1
+            writer.synced = max(writer.synced, append.piece.spool_end)
+            self._let_go(writer)
+            apps.add(append.piece.app_id)
             if not append.written.done():
                 append.written.set_result(None)
         for app_id in apps:
             self._server.topics.wake(("logs", app_id))
+
+    def _let_go(self, writer: _Writer) -> None:
+        """Once all is committed the index knows where a source goes on: only ranks that live keep their writer."""
+        if not writer.queued and (writer.piece.ended or not writer.source[0]) and self._writers.get(writer.source) is writer:
+            del self._writers[writer.source]
 
     def _written_now(self) -> set[str]:
         return {writer.piece.segment for writer in self._writers.values()}
@@ -343,8 +374,7 @@ class Logs:
             assignment, rank, _ = source
             name = f"{app_id}/{assignment}-{rank}.0" if assignment else f"{app_id}/system.0"
             writer = _Writer(source, LogPiece(self._next_seq(), app_id, function_id, cluster_id, task_id, assignment, rank, name, 0, 0))
-        if not writer.piece.ended:
-            self._writers[source] = writer
+        self._writers[source] = writer
         return writer
 
     def _take_up(self, writer: _Writer) -> None:
@@ -354,22 +384,6 @@ class Logs:
             lines = writer.streams.setdefault(frame.stream, Lines())
             lines.rest = lines.rest + frame.data if frame.kind == TAIL else b""
             writer.heard[frame.stream] = (self._server.now_ms(), frame.time_ns)
-
-    def _closed(self, writer: _Writer) -> None:
-        self._writers.pop(writer.source, None)
-        self.inputs.forget(writer.source[0])
-        self._server.topics.wake(("logs", writer.source[2]))
-        self._server.topics.wake(("app", writer.source[2]))
-
-    def _reopen(self) -> None:
-        """Ranks that go on: a line without an end is shown in time even when the rank says no more."""
-        for member in self._server.world[Member].values():
-            source = (member.assignment, member.rank, member.app_id)
-            last = self.index.last(source)
-            if last is not None and not last.ended:
-                writer = self._writer_of(member)
-                if writer.rests():
-                    self._arm(writer)
 
     def _recover(self) -> None:
         """Make segments and index agree: cut what was never acknowledged, and count only what a loss of power has left."""
@@ -383,11 +397,14 @@ class Logs:
                 self._segments.cut(name, piece.end)
             elif size < piece.end:
                 piece.end = piece.start + whole(self._segments.read(name, piece.start, piece.end))
+        for name in self._segments.names() - set(ends):
+            self._segments.drop(name)
 
-    def _done(self) -> asyncio.Future[None]:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
+
+def _done() -> asyncio.Future[None]:
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
 
 
 def _not_had(had: int, offset: int, records: list[tuple[int, int, bytes]], end_offset: int) -> list[tuple[int, int, bytes]]:
@@ -402,5 +419,3 @@ def _not_had(had: int, offset: int, records: list[tuple[int, int, bytes]], end_o
         offset += header + len(record[2])
     return fresh
 
-
-__all__ = ["STDOUT", "SYSTEM", "Logs"]

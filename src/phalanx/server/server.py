@@ -20,6 +20,7 @@ from phalanx.server.agents import Agents
 from phalanx.server.calls import Calls
 from phalanx.server.clock import Clock, RealClock
 from phalanx.server.gangs import Gangs
+from phalanx.server.logs import Logs
 from phalanx.server.planning import Planning
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
@@ -47,6 +48,7 @@ class Server:
         self.calls = Calls(self)
         self.planning = Planning(self)
         self.agents = Agents(self)
+        self.logs = Logs(self)
         self._acting: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -54,6 +56,7 @@ class Server:
         self.calls.load()
         self.gangs.load()
         self.agents.load()
+        self.logs.load()
         self.planning.soon()
 
     def close(self) -> None:

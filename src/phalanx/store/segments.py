@@ -6,6 +6,7 @@ server that was killed while it wrote cuts them, and the shim sends them again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
@@ -40,19 +41,20 @@ def encode(frame: Frame) -> bytes:
 
 def decode(data: bytes) -> Iterator[Frame]:
     """Whole frames from the front; ends silently at one that is torn or damaged."""
-    for frame, _ in _decode(data):
+    for frame, _ in frames_with_ends(data):
         yield frame
 
 
 def whole(data: bytes) -> int:
     """How many bytes from the front are whole frames."""
     end = 0
-    for _, end in _decode(data):  # noqa: B007
+    for _, end in frames_with_ends(data):  # noqa: B007
         pass
     return end
 
 
-def _decode(data: bytes) -> Iterator[tuple[Frame, int]]:
+def frames_with_ends(data: bytes) -> Iterator[tuple[Frame, int]]:
+    """Whole frames, each with the place behind it."""
     at = 0
     while len(data) - at >= _HEAD.size:
         length, checksum = _HEAD.unpack_from(data, at)
@@ -95,6 +97,9 @@ class Segments:
         except FileNotFoundError:
             return 0
 
+    def names(self) -> set[str]:
+        return {str(path.relative_to(self.folder)) for path in self.folder.glob("*/*")}
+
     def cut(self, name: str, end: int) -> None:
         """Forget what stands behind `end`."""
         os.truncate(self.folder / name, end)
@@ -103,10 +108,8 @@ class Segments:
         """Delete a segment, and its folder when it was the last one there."""
         path = self.folder / name
         path.unlink(missing_ok=True)
-        try:
+        with contextlib.suppress(OSError):   # others are there
             path.parent.rmdir()
-        except OSError:
-            pass  # others are there
 
     def _write(self, name: str, parts: list[tuple[int, bytes]]) -> None:
         path = self.folder / name
