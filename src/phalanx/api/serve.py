@@ -1,4 +1,4 @@
-"""Puts the nouns, the transport and the sockets together: what `python -m phalanx.server` runs."""
+"""Puts the nouns, the transport and the sockets together: what `python -m phalanx.serve` runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.api.apps import Apps
+from phalanx.api.calls import Calls
+from phalanx.api.containers import Containers
 from phalanx.api.deployments import Deployments
 from phalanx.api.environments import Environments
 from phalanx.api.identity import Identity
@@ -19,12 +21,14 @@ def servicers(server: Server) -> list[Any]:
     """One servicer a noun: each method is an RPC."""
     return [
         Apps(server),
+        Calls(server),
+        Containers(server),
         Deployments(server),
         Environments(server),
         Identity(server),
     ]
 
 
-def listener(server: Server, agent_mapping: dict[str, Any], http: Callable[[Task | None], asyncio.Protocol]) -> Listener:
+def listener(server: Server, http: Callable[[Task | None], asyncio.Protocol]) -> Listener:
     """Everything the server offers, ready to be given sockets."""
-    return Listener(Transport(server, servicers(server)).mapping(), agent_mapping, http, lambda task_id, assignment, secret: None)
+    return Listener(Transport(server, servicers(server)).mapping(), server.agents.__mapping__(), http, server.gangs.authenticate)

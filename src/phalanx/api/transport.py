@@ -173,8 +173,14 @@ _WITHOUT_TOKEN = frozenset({"TokenFlowCreate", "TokenFlowWait", "ClientHello"})
 
 def _token_sentence(token_id: str) -> str:
     if not token_id:
-        return "this Phalanx server wants a token: run `phalanx login` on its machine, or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET as `phalanx up` printed them"
-    return f"token '{token_id}' is not of this Phalanx server: run `phalanx login` on its machine, or check MODAL_SERVER_URL and MODAL_TOKEN_ID"
+        return (
+            "this Phalanx server wants a token: run `phalanx login` on its machine, "
+            "or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET as `phalanx up` printed them"
+        )
+    return (
+        f"token '{token_id}' is not of this Phalanx server: run `phalanx login` on its machine, "
+        "or check MODAL_SERVER_URL and MODAL_TOKEN_ID"
+    )
 
 
 class _errors_for_the_user:
@@ -194,7 +200,8 @@ class _errors_for_the_user:
         LOG.error("%s failed", self._rpc, exc_info=error)
         if os.environ.get("PHALANX_CRASH_ON_BUG"):
             os._exit(70)
-        raise GRPCError(Status.INTERNAL, f"the Phalanx server failed in {self._rpc}: {type(error).__name__}: {error}. Its log has the details.") from None
+        sentence = f"the Phalanx server failed in {self._rpc}: {type(error).__name__}: {error}. Its log has the details."
+        raise GRPCError(Status.INTERNAL, sentence) from None
 
 
 def percent(text: str) -> str:

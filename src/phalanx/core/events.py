@@ -220,7 +220,7 @@ class FailWaiting:
 
 @dataclass(frozen=True)
 class SetTimer:
-    name: str                                # finish, cancel, drain
+    name: str                                # finish, cancel, drain, linger
     delay_ms: int
     input_id: str = ""
 

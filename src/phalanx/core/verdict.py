@@ -35,7 +35,8 @@ def exit_failure(event: Exited, member: Member, assignment: Assignment, has_unfi
         return None
     if event.signal:
         name = _signal_name(event.signal)
-        return Failure(Cause.SIGNAL, event.rank, event.at_ms, f"{where} was killed by signal {event.signal} ({name}), which was not an out-of-memory kill")
+        sentence = f"{where} was killed by signal {event.signal} ({name}), which was not an out-of-memory kill"
+        return Failure(Cause.SIGNAL, event.rank, event.at_ms, sentence)
     if event.code:
         return Failure(Cause.EXIT, event.rank, event.at_ms, f"{where} exited with code {event.code}")
     if has_unfinished:

@@ -7,24 +7,31 @@ import hmac
 import logging
 import os
 import random
+from collections.abc import Callable
 
 from phalanx.config import Config
 from phalanx.model.caller import Caller
+from phalanx.model.cluster import Member
 from phalanx.model.ids import new_id
 from phalanx.model.kept import Counter, KeptAnswer
+from phalanx.model.node import NodeRecord
 from phalanx.paths import Paths
+from phalanx.server.agents import Agents
 from phalanx.server.apps import Apps
+from phalanx.server.calls import Calls
 from phalanx.server.clock import Clock, RealClock
 from phalanx.server.deployments import Deployments
 from phalanx.server.environments import Environments
 from phalanx.server.gangs import Gangs
 from phalanx.server.logins import Logins
+from phalanx.server.planning import Planning
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
 from phalanx.store.database import Database
 
 LOG = logging.getLogger("phalanx.server")
+
 KEEP_ANSWERS_MS = 30 * 60 * 1000   # longer than any client retries
 
 
@@ -41,16 +48,23 @@ class Server:
         self.world = World.load(self.database)
         self.topics = Topics()
         self._commits: set[asyncio.Task[None]] = set()
-        self.gangs = Gangs()
-        self.environments = Environments(self)
+        self.agents = Agents(self)
         self.apps = Apps(self)
+        self.calls = Calls(self)
         self.deployments = Deployments(self)
+        self.environments = Environments(self)
+        self.gangs = Gangs(self)
         self.logins = Logins(self)
+        self.planning = Planning(self)
 
     def start(self) -> None:
-        """Begin the timers. Once, in the event loop, before the sockets are served."""
+        """Take up the work where the last commit left it, and begin the timers. Once, in the event loop, before sockets are served."""
         self.environments.start()
+        self.calls.load()
+        self.gangs.load()
+        self.agents.load()
         self.apps.start()
+        self.planning.soon()
 
     def close(self) -> None:
         self.database.close()
@@ -58,13 +72,18 @@ class Server:
     def unit(self) -> Unit:
         return Unit(self.world, self.database)
 
-    def commit_soon(self, unit: Unit) -> None:
+    def act(self, change: Callable[[Unit], object]) -> asyncio.Task[None]:
+        """Change the world outside of a request: for timers and reports. The task is done when the change is on disk and acted on."""
+        unit = self.unit()
+        change(unit)
+        return self.commit_soon(unit)
+
+    def commit_soon(self, unit: Unit) -> asyncio.Task[None]:
         """For timers, which have nobody to answer: commit and act while the loop goes on."""
-        if unit.is_empty:
-            return
         task = asyncio.ensure_future(unit.commit())
         self._commits.add(task)     # the loop itself holds tasks weakly
         task.add_done_callback(self._committed)
+        return task
 
     async def settled(self) -> None:
         """Return when all that timers have begun to commit is on disk and acted on."""
@@ -73,14 +92,22 @@ class Server:
 
     def _committed(self, task: asyncio.Task[None]) -> None:
         self._commits.discard(task)
-        if task.cancelled() or task.exception() is None:
-            return
-        LOG.error("a commit failed: memory is ahead of the store", exc_info=task.exception())
-        if os.environ.get("PHALANX_CRASH_ON_BUG"):
+        if not task.cancelled() and task.exception() is not None:
+            LOG.critical("a change could not be committed: memory is ahead of the store, starting again", exc_info=task.exception())
             os._exit(70)
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
+
+    def secret(self) -> str:
+        """For one task: its shim says it when it connects."""
+        return f"{self.randomness.getrandbits(128):032x}"
+
+    def fabric_ids(self, members: list[Member]) -> list[str]:
+        """The NVLink domain of each member's node, in rank order; none where no node has one."""
+        nodes = [self.world[NodeRecord].get(member.node_id) for member in members]
+        ids = [node.fabric_id if node else "" for node in nodes]
+        return ids if any(ids) else []
 
     def new_id(self, prefix: str) -> str:
         return new_id(prefix, self.randomness)

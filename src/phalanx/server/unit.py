@@ -7,7 +7,8 @@ and start from the store, which is cheap and always right (design rule 7).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from phalanx.server.world import World
@@ -42,14 +43,20 @@ class Unit:
         """Run once the unit is on disk: messages to agents, answers, wake-ups. Must not raise."""
         self._actions.append(action)
 
-    async def commit(self) -> None:
-        """Persist all changes, then act. Call exactly once, with no await since the first change."""
+    def commit(self) -> Coroutine[Any, Any, None]:
+        """Hand the changes to the store now, in the order of units; awaiting the result waits for the disk, then acts.
+
+        Call exactly once, with no await since the first change.
+        """
         writes: list[Write] = []
         for (record_class, key), record in self._changed.items():
             records = self._database.records[record_class]
             values = key if isinstance(key, tuple) else (key,)
             writes.append((records, records.row(record) if record is not None else None, values))
-        if writes:
-            await self._database.commit(writes)
+        return self._finish(self._database.commit(writes) if writes else None)
+
+    async def _finish(self, written: asyncio.Future[None] | None) -> None:
+        if written is not None:
+            await written
         for action in self._actions:
             action()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.model.app import App, AppVersion, Class, Environment, Image, Mount
-from phalanx.model.cluster import Assignment, Member
+from phalanx.model.cluster import Assignment, Attempt, Member
 from phalanx.model.kept import Counter, KeptAnswer
 from phalanx.model.logs import LogPiece
 from phalanx.model.node import NodeRecord
@@ -18,7 +18,7 @@ from phalanx.store.database import Database
 
 RECORD_CLASSES: tuple[type, ...] = (
     App, AppVersion, Class, Environment, Image, Mount, Function, Call, Input, Output, Chunk,
-    Assignment, Member, NodeRecord, KeptAnswer, Counter, LogPiece,
+    Assignment, Member, Attempt, NodeRecord, KeptAnswer, Counter, LogPiece,
 )  # fmt: skip
 
 

@@ -50,13 +50,11 @@ class Database:
         with self._engine.connect() as connection:
             return [records.record(row._mapping) for row in connection.execute(sa.select(records.table))]
 
-    async def commit(self, writes: list[Write]) -> None:
-        """Return once these writes, and all handed in before, are on disk. Raises StoreError if they can't be."""
-        if self._failed is not None:
-            raise StoreError(f"the store stopped writing: {self._failed}")
+    def commit(self, writes: list[Write]) -> asyncio.Future[None]:
+        """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError."""
         done: Future[None] = Future()
         self._queue.put((writes, done))
-        await asyncio.wrap_future(done)
+        return asyncio.wrap_future(done)
 
     def close(self) -> None:
         """Write what is queued, then let go of the database."""
@@ -102,7 +100,8 @@ class Database:
     def _apply(self, connection: sa.Connection, writes: list[Write]) -> None:
         for records, row, key in writes:
             if row is None:
-                connection.execute(sa.delete(records.table).where(*(records.table.c[n] == v for n, v in zip(records.key, key, strict=True))))
+                same_key = (records.table.c[name] == value for name, value in zip(records.key, key, strict=True))
+                connection.execute(sa.delete(records.table).where(*same_key))
             else:
                 connection.execute(self._upsert(records), row)
 
@@ -110,8 +109,9 @@ class Database:
         if records.name not in self._upserts:
             statement = self._insert(records.table)
             changed = {c.name: statement.excluded[c.name] for c in records.table.c if c.name not in records.key}
-            upsert = statement.on_conflict_do_update(index_elements=list(records.key), set_=changed) if changed else statement.on_conflict_do_nothing()
-            self._upserts[records.name] = upsert
+            key = list(records.key)
+            update = statement.on_conflict_do_update(index_elements=key, set_=changed) if changed else statement.on_conflict_do_nothing()
+            self._upserts[records.name] = update
         return self._upserts[records.name]
 
 
