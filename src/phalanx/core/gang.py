@@ -38,6 +38,8 @@ class Gang:
         self.members = sorted(members, key=lambda member: member.rank)
         self.policy = policy
         self.open = sorted((a for a in attempts if not a.decided), key=lambda attempt: attempt.position)
+        # Decided after the finish window while ranks still ran them: those ranks are busy until they put, and must be interrupted.
+        self._overdue = [a for a in attempts if a.decided and len(a.results) < assignment.size]
         self._next_position = max((a.position for a in attempts), default=0) + 1
         self._changed: dict[int, Assignment | Member | Attempt] = {}
         self._dirty: dict[int, str] = {}
@@ -204,6 +206,9 @@ class Gang:
         return []
 
     def _put(self, event: ev.Put, now_ms: int) -> list[ev.Instruction]:
+        for overdue in self._overdue:
+            if overdue.input_id == event.input_id and event.attempt in (0, overdue.attempt):
+                overdue.results.setdefault(event.rank, event.result)
         attempt = self._attempt(event.input_id)
         if attempt is None or event.rank in attempt.results or event.attempt not in (0, attempt.attempt):
             return []
@@ -262,6 +267,7 @@ class Gang:
             return self._stop(Cause.CANCELLED, now_ms)
         if name == "finish" and attempt.results.get(0) is not None and not attempt.cancelling:
             decision = ev.Decide(attempt.input_id, attempt.attempt, "ok", attempt.results[0])
+            self._overdue.append(attempt)
             return [self._close(attempt, decision), *self._stop(Cause.RELEASED, now_ms)]
         return []
 
@@ -316,7 +322,7 @@ class Gang:
         return self.assignment.clustered and member.state == MemberState.IMPORTING
 
     def _is_busy(self, rank: int) -> bool:
-        return any(rank in a.fetched and rank not in a.results for a in self.open)
+        return any(rank in a.fetched and rank not in a.results for a in (*self.open, *self._overdue))
 
     def _exited(self, event: ev.Exited, now_ms: int) -> list[ev.Instruction]:
         member = self.members[event.rank]
@@ -342,17 +348,25 @@ class Gang:
 
     def _node_lost(self, rank: int, sentence: str, now_ms: int) -> list[ev.Instruction]:
         member = self.members[rank]
-        if member.state in (MemberState.EXITED, MemberState.RELEASED):
-            return self._released(rank, "", now_ms) if member.state == MemberState.EXITED else []
+        if member.node_lost or member.state == MemberState.RELEASED:
+            return []
+        member.node_lost = True
+        self._touch(member)
+        if member.state == MemberState.EXITED:
+            return self._released(rank, "", now_ms) if self._verdict_fell else []
         member.sentence, member.ended_ms = sentence, now_ms
         self._move(member, MemberState.EXITED)
         return self._fail(Failure(Cause.NODE, rank, now_ms, sentence, user_fault=False), now_ms)
 
+    @property
+    def _verdict_fell(self) -> bool:
+        gone = (MemberState.EXITED, MemberState.RELEASED)
+        return self.assignment.phase == Phase.ENDING and all(m.state in gone for m in self.members)
+
     def _end_if_all_gone(self, now_ms: int) -> list[ev.Instruction]:
-        if any(m.state not in (MemberState.EXITED, MemberState.RELEASED) for m in self.members):
+        """The verdict, once every member has a confirmed end; its outputs; and everything of the members may go."""
+        if any(m.state != MemberState.EXITED for m in self.members):
             return []
-        if any(m.state == MemberState.RELEASED for m in self.members):
-            return []   # the verdict has fallen
         verdict = first_cause(self.assignment)
         self.assignment.verdict = verdict
         self._touch(self.assignment)
@@ -362,7 +376,11 @@ class Gang:
             instructions.append(self._close(attempt, self._outcome(attempt, verdict)))
         if never_ran and verdict.user_fault and verdict.cause in _USER_CAUSES:
             instructions.append(ev.FailWaiting(verdict))
-        return instructions + [ev.Release(member.rank) for member in self.members]
+        instructions += [ev.Release(member.rank) for member in self.members if not member.node_lost]
+        for member in self.members:
+            if member.node_lost:   # nobody is left there to answer
+                instructions += self._released(member.rank, "", now_ms)
+        return instructions
 
     def _outcome(self, attempt: Attempt, verdict: Failure) -> ev.Decide | ev.Requeue:
         """What an input that was open at the end gets."""
@@ -377,7 +395,7 @@ class Gang:
 
     def _released(self, rank: int, remains: str, now_ms: int) -> list[ev.Instruction]:
         member = self.members[rank]
-        if member.state != MemberState.EXITED or self.assignment.phase != Phase.ENDING:
+        if member.state != MemberState.EXITED or not self._verdict_fell:
             return []
         if remains:
             self._dirty[rank] = remains

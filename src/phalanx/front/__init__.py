@@ -1,1 +1,5 @@
-"""Holds: the small process that owns the public sockets and keeps clients waiting while the server is away."""
+"""The front: a tiny process that owns the public sockets, so that nobody who waits sees a restart of the server.
+
+It lends its listening sockets to the server (`lending`, `loan`). While no server has them it accepts itself and gives the
+answers that keep each client waiting (`away`). It knows no message of the client's: an old front may serve a newer server.
+"""

@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import ClassVar
+
+from phalanx.model.work import Function
+
+
+class AppState(IntEnum):
+    """The client's api_pb2.AppState, by number. docs/states.md has the transitions."""
+
+    EPHEMERAL = 1               # lives as long as its client does
+    DETACHED = 2                # `modal run -d`: lives as long as its client does, or work of it is open
+    DEPLOYED = 3                # lives until it is stopped
+    STOPPING = 4                # its calls and clusters are being ended, its log lines brought in
+    STOPPED = 5
+    INITIALIZING = 6            # a first deployment, not published yet
+    DETACHED_DISCONNECTED = 8   # its client is gone, its work goes on
 
 
 @dataclass
@@ -12,13 +27,14 @@ class Environment:
 
     name: str
     environment_id: str
-    is_default: bool = False
+    is_default: bool = False                    # the one that a client means which names none
+    webhook_suffix: str = ""
     created_ms: int = 0
 
 
 @dataclass
 class App:
-    """`state` is api_pb2.AppState: EPHEMERAL 1, DETACHED 2, DEPLOYED 3, STOPPING 4, STOPPED 5, INITIALIZING 6, ..."""
+    """One `modal run`, or one deployment under a name and all its versions. `state` is an AppState."""
 
     KEY: ClassVar = ("app_id",)
 
@@ -31,29 +47,45 @@ class App:
     function_ids: dict[str, str] = field(default_factory=dict)   # tag -> id, as last published
     class_ids: dict[str, str] = field(default_factory=dict)
     created_ms: int = 0
-    heartbeat_ms: int = 0                       # of the client that owns an ephemeral app
+    created_by: str = ""
+    deployed_ms: int = 0                        # of the latest publication; clusters from before it are outdated
     stopped_ms: int = 0
-    stop_reason: str = ""
+    stopped_by: str = ""                        # who asked for it; empty when it ended by itself
+    stop_reason: str = ""                       # a sentence for people
     drained: bool = False                       # stopped, and every log line is in
     client_version: str = ""
 
 
+class DeploymentType(IntEnum):
+    """The client's api_pb2.DeploymentType, by number."""
+
+    STANDARD = 1
+    ROLLBACK = 2
+    ROLLOVER = 3
+    PROMOTION = 4
+    STAGED = 5                  # kept, but not live until it is promoted
+
+
 @dataclass
 class AppVersion:
-    """One publication of a deployed app, for its history and roll-backs."""
+    """One publication of a deployed app, for its history and roll-backs. Never changes once it is written."""
 
     KEY: ClassVar = ("app_id", "version")
 
     app_id: str
-    version: int
+    version: int                                # from 1
+    type: int = DeploymentType.STANDARD
     deployed_ms: int = 0
     deployed_by: str = ""
     client_version: str = ""
     tag: str = ""
-    commit_info: bytes = b""
+    commit_info: bytes = b""                    # the serialized api_pb2.CommitInfo
+    tags: dict[str, str] = field(default_factory=dict)
     function_ids: dict[str, str] = field(default_factory=dict)
     class_ids: dict[str, str] = field(default_factory=dict)
-    rollback_to: int = 0
+    definition_ids: dict[str, str] = field(default_factory=dict)   # function id -> definition id
+    functions: list[Function] = field(default_factory=list)        # as they were, to return to them
+    source_version: int = 0                     # the version that a roll-back or a promotion brought back
 
 
 @dataclass

@@ -81,6 +81,7 @@ class Member:
     oom_killed: bool = False
     sentence: str = ""
     reached: bool = False
+    node_lost: bool = False     # nobody will confirm that it is cleaned up
     created_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0

@@ -17,9 +17,13 @@ from phalanx.model.kept import Counter, KeptAnswer
 from phalanx.model.node import NodeRecord
 from phalanx.paths import Paths
 from phalanx.server.agents import Agents
+from phalanx.server.apps import Apps
 from phalanx.server.calls import Calls
 from phalanx.server.clock import Clock, RealClock
+from phalanx.server.deployments import Deployments
+from phalanx.server.environments import Environments
 from phalanx.server.gangs import Gangs
+from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.planning import Planning
 from phalanx.server.unit import Unit
@@ -44,18 +48,24 @@ class Server:
         self.database = Database(config.extra.get("database", f"sqlite:///{paths.database}"), RECORD_CLASSES, config.durability)
         self.world = World.load(self.database)
         self.topics = Topics()
-        self.gangs = Gangs(self)
-        self.calls = Calls(self)
-        self.planning = Planning(self)
+        self._commits: set[asyncio.Task[None]] = set()
         self.agents = Agents(self)
+        self.apps = Apps(self)
+        self.calls = Calls(self)
+        self.deployments = Deployments(self)
+        self.environments = Environments(self)
+        self.gangs = Gangs(self)
+        self.logins = Logins(self)
         self.logs = Logs(self)
-        self._acting: set[asyncio.Task[None]] = set()
+        self.planning = Planning(self)
 
     def start(self) -> None:
-        """Take up the work where the last commit left it. Call once, in the event loop, before any socket is served."""
+        """Take up the work where the last commit left it, and begin the timers. Once, in the event loop, before sockets are served."""
+        self.environments.start()
         self.calls.load()
         self.gangs.load()
         self.agents.load()
+        self.apps.start()
         self.logs.load()
         self.planning.soon()
 
@@ -69,13 +79,22 @@ class Server:
         """Change the world outside of a request: for timers and reports. The task is done when the change is on disk and acted on."""
         unit = self.unit()
         change(unit)
+        return self.commit_soon(unit)
+
+    def commit_soon(self, unit: Unit) -> asyncio.Task[None]:
+        """For timers, which have nobody to answer: commit and act while the loop goes on."""
         task = asyncio.ensure_future(unit.commit())
-        self._acting.add(task)   # the loop itself keeps only a weak reference
-        task.add_done_callback(self._acted)
+        self._commits.add(task)     # the loop itself holds tasks weakly
+        task.add_done_callback(self._committed)
         return task
 
-    def _acted(self, task: asyncio.Task[None]) -> None:
-        self._acting.discard(task)
+    async def settled(self) -> None:
+        """Return when all that timers have begun to commit is on disk and acted on."""
+        while self._commits:
+            await asyncio.wait(set(self._commits))
+
+    def _committed(self, task: asyncio.Task[None]) -> None:
+        self._commits.discard(task)
         if not task.cancelled() and task.exception() is not None:
             LOG.critical("a change could not be committed: memory is ahead of the store, starting again", exc_info=task.exception())
             os._exit(70)
