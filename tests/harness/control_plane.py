@@ -55,6 +55,11 @@ class SteppedClock(RealClock):
         heapq.heappush(self._timers, (self.now_ms() + delay_ms, next(self._numbers), timer))
         return timer
 
+    def away(self, milliseconds: int) -> None:
+        """Time that passes while no server is there to see it."""
+        self._added_ms += milliseconds
+        self._timers.clear()
+
     def advance(self, milliseconds: int) -> None:
         """In the server's thread: go forward from timer to timer."""
         until = self._added_ms + milliseconds
@@ -234,6 +239,7 @@ class ControlPlane:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         self.server.close()
+        self.clock.away(0)
         logging.getLogger("phalanx").removeHandler(self._handler)
 
 

@@ -142,6 +142,7 @@ class Gangs:
         item.assignment = gang.assignment.assignment
         item.started_ms = self._server.now_ms()
         unit.put(item)
+        self._server.logs.inputs.started(item)
         self.dispatch(unit, gang.assignment.assignment, ev.Delivered(item.input_id, item.attempt))
         self._server.planning.soon()
         return gang.offer(rank)
