@@ -81,8 +81,8 @@ class Gang:
         if member.state in ALIVE and ending:
             return [ev.StopRank(rank, signal.SIGINT, self.policy.grace_ms, self.assignment.stopping)]
         if self.assignment.phase == Phase.STARTING and member.state != MemberState.PREPARED:
-            checks: list[ev.Instruction] = [] if member.reached or self.assignment.size == 1 else [ev.CheckPeers(rank, self._peers_of(rank))]
-            return [ev.Start(rank), *checks]
+            unchecked = self.assignment.size > 1 and not member.reached
+            return [ev.Start(rank), ev.CheckPeers(rank, self._peers_of(rank))] if unchecked else [ev.Start(rank)]
         return []
 
     def take_changed(self) -> list[Assignment | Member | Attempt]:
