@@ -58,7 +58,7 @@ def command_lines(paths: Paths, config: Config) -> dict[str, list[str]]:
     python, state = sys.executable, str(paths.state)
     return {
         "front": [python, "-m", "phalanx.front", "--state", state, "--listen", config.listen],
-        "server": [python, "-m", "phalanx.server", "--state", state],
+        "server": [python, "-m", "phalanx.serve", "--state", state],
         "agent": [python, "-m", "phalanx.node", "--state", state],
     }
 

@@ -1,0 +1,42 @@
+"""The legal transitions, as docs/states.md shows them. An illegal one is a bug and raises."""
+
+from __future__ import annotations
+
+from phalanx.model.cluster import Assignment, Member, MemberState, Phase
+
+PHASES: dict[str, frozenset[str]] = {
+    Phase.PREPARING: frozenset({Phase.STARTING, Phase.ENDING}),      # all prepared, committed · refused, stopped
+    Phase.STARTING: frozenset({Phase.RUNNING, Phase.ENDING}),        # all said hello and reach each other · failed, stopped
+    Phase.RUNNING: frozenset({Phase.ENDING}),                        # decided, failed, stopped, idle
+    Phase.ENDING: frozenset({Phase.ENDED}),                          # every rank confirmed gone and cleaned up
+    Phase.ENDED: frozenset(),
+}
+
+MEMBERS: dict[str, frozenset[str]] = {
+    MemberState.PREPARING: frozenset({MemberState.PREPARED, MemberState.EXITED}),
+    MemberState.PREPARED: frozenset({MemberState.STARTING, MemberState.EXITED}),
+    MemberState.STARTING: frozenset({MemberState.HELLO, MemberState.EXITED}),
+    MemberState.HELLO: frozenset({MemberState.IMPORTING, MemberState.EXITED}),
+    MemberState.IMPORTING: frozenset({MemberState.READY, MemberState.EXITED}),
+    MemberState.READY: frozenset({MemberState.EXITED}),
+    MemberState.EXITED: frozenset({MemberState.RELEASED}),
+    MemberState.RELEASED: frozenset(),
+}
+
+
+class IllegalTransition(Exception):
+    """A machine tried what its table does not allow."""
+
+
+def move_assignment(assignment: Assignment, to: Phase) -> None:
+    """Change the phase; raises IllegalTransition where the table has no such edge."""
+    if to not in PHASES[assignment.phase]:
+        raise IllegalTransition(f"assignment {assignment.assignment}: {assignment.phase} -> {to}")
+    assignment.phase = to
+
+
+def move_member(member: Member, to: MemberState) -> None:
+    """Change a member's state; raises IllegalTransition where the table has no such edge."""
+    if to not in MEMBERS[member.state]:
+        raise IllegalTransition(f"assignment {member.assignment} rank {member.rank}: {member.state} -> {to}")
+    member.state = to
