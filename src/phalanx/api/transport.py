@@ -163,7 +163,7 @@ class Transport:
             return Caller(name=task_id, task_id=task_id, assignment=assignment, rank=rank, idempotency_key=key, unix_socket=True, **common)
         token_id, token_secret = text["x-modal-token-id"], text["x-modal-token-secret"]
         if rpc not in _WITHOUT_TOKEN and not self._server.is_token(token_id, token_secret):
-            raise Refusal(RefusalKind.UNAUTHENTICATED, _token_sentence(token_id))
+            raise Refusal(RefusalKind.UNAUTHENTICATED, token_sentence(token_id))
         return Caller(name=token_id or "anonymous", idempotency_key=key, **common)
 
 
@@ -171,7 +171,7 @@ _HEADERS = ("x-modal-client-version", "x-modal-python-version", "x-modal-token-i
 _WITHOUT_TOKEN = frozenset({"TokenFlowCreate", "TokenFlowWait", "ClientHello"})
 
 
-def _token_sentence(token_id: str) -> str:
+def token_sentence(token_id: str) -> str:
     if not token_id:
         return (
             "this Phalanx server wants a token: run `phalanx login` on its machine, "
