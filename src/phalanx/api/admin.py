@@ -15,10 +15,9 @@ import grpclib.const
 import grpclib.server
 from google.protobuf.wrappers_pb2 import StringValue
 from grpclib.const import Cardinality
-from grpclib.exceptions import GRPCError
 
 from phalanx.api.log_door import LogDoor
-from phalanx.api.transport import STATUS, TASK_OF_CONNECTION, token_sentence
+from phalanx.api.transport import TASK_OF_CONNECTION, errors_for_the_user, token_sentence
 from phalanx.model.refusal import Refusal, RefusalKind, invalid
 from phalanx.server.server import Server
 
@@ -31,20 +30,17 @@ def admin_mapping(server: Server) -> dict[str, grpclib.const.Handler]:
     """What grpclib serves, to be merged into the client's mapping."""
     methods: dict[str, Method] = {"Logs": LogDoor(server).logs}
     return {
-        f"/{SERVICE}/{name}": grpclib.const.Handler(_door(server, method), Cardinality.UNARY_UNARY, StringValue, StringValue)
+        f"/{SERVICE}/{name}": grpclib.const.Handler(_door(server, name, method), Cardinality.UNARY_UNARY, StringValue, StringValue)
         for name, method in methods.items()
     }
 
 
-def _door(server: Server, method: Method) -> Any:
+def _door(server: Server, name: str, method: Method) -> Any:
     async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
-        request = await stream.recv_message()
-        try:
+        with errors_for_the_user(f"Admin/{name}"):
+            request = await stream.recv_message()
             _let_in(server, stream)
-            answer = await method(_json_of(request.value))
-        except Refusal as refusal:
-            raise GRPCError(STATUS[refusal.kind], refusal.sentence) from None
-        await stream.send_message(StringValue(value=json.dumps(answer)))
+            await stream.send_message(StringValue(value=json.dumps(await method(_json_of(request.value)))))
 
     return serve
 

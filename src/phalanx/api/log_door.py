@@ -20,10 +20,11 @@ class LogDoor:
         self._server = server
 
     async def logs(self, request: dict[str, Any]) -> dict[str, Any]:
-        """of: cu-…, ta-…, ap-… or the name of an app; rank: one only; after: `next` of the answer before; tail: the last N to begin with;
-        wait_s: how long to wait when there is nothing new; environment: where an app's name is looked for.
+        """Lines of `of` (cu-…, ta-…, ap-… or an app's name in `environment`), of one `rank` only if it is set, behind `after`.
 
-        -> lines, oldest first; next: where to go on; done: nothing will come behind it."""
+        `after` is `next` of the answer before; without it all, or the last `tail`. Waits up to `wait_s` seconds when there is
+        nothing new. caught_up: those were all there are now; done: no more will ever come.
+        """
         app_id, wanted, members = self._whose(request)
         logs = self._server.logs
         loop = asyncio.get_running_loop()
@@ -33,7 +34,8 @@ class LogDoor:
             over = self._is_over(app_id, members)
             lines, exhausted = cursor.next()
             if lines or (exhausted and (over or loop.time() >= deadline)):
-                return {"lines": [_plain(line) for line in lines], "next": str(cursor.seq), "done": exhausted and over, "caught_up": exhausted}
+                plain = [_plain(line) for line in lines]
+                return {"lines": plain, "next": str(cursor.seq), "done": exhausted and over, "caught_up": exhausted}
             if exhausted:
                 await self._server.topics.wait_any((("logs", app_id), ("app", app_id)), max(deadline - loop.time(), 0))
 

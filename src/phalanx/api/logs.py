@@ -155,7 +155,8 @@ class Batches:
                     yield batch
                     batch = None
                 yield self._batch(ended, [_item(ended, "\n")])
-            if batch is not None and (batch.task_id != line.task_id or batch.function_id != line.function_id or len(batch.items) >= MOST_ITEMS):
+            same = batch is not None and (batch.task_id, batch.function_id) == (line.task_id, line.function_id)
+            if batch is not None and (not same or len(batch.items) >= MOST_ITEMS):
                 yield batch
                 batch = None
             if batch is None:

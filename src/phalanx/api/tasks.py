@@ -31,7 +31,9 @@ class Tasks:
         tasks = []
         for member in self._members.values():
             app = self._server.world[App].get(member.app_id)
-            if member.state in _GONE or app is None or (request.app_id and app.app_id != request.app_id) or (environment and app.environment != environment):
+            if member.state in _GONE or app is None:
+                continue
+            if request.app_id not in ("", app.app_id) or environment not in ("", app.environment):
                 continue
             task = api_pb2.TaskStats(
                 task_id=member.task_id,

@@ -91,7 +91,7 @@ class Transport:
 
     def _unary(self, rpc: str, method: Callable[..., Any]) -> Any:
         async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
-            with _errors_for_the_user(rpc):
+            with errors_for_the_user(rpc):
                 request = await stream.recv_message()
                 caller = self._caller(stream, rpc)
                 await stream.send_message(await self._answer(rpc, method, request, caller))
@@ -100,7 +100,7 @@ class Transport:
 
     def _stream(self, rpc: str, method: Callable[..., Any]) -> Any:
         async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
-            with _errors_for_the_user(rpc):
+            with errors_for_the_user(rpc):
                 request = await stream.recv_message()
                 async for answer in method(request, self._caller(stream, rpc)):
                     await stream.send_message(answer)
@@ -183,7 +183,7 @@ def token_sentence(token_id: str) -> str:
     )
 
 
-class _errors_for_the_user:
+class errors_for_the_user:
     """Refusals become statuses with their sentence; anything else is our fault: logged, and the process starts again from its store."""
 
     def __init__(self, rpc: str) -> None:
