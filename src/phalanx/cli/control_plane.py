@@ -70,13 +70,16 @@ def find(paths: Paths) -> Running | None:
     return Running(paths, load_config(paths), listen)
 
 
-def start(paths: Paths, config: Config, die_with_us: bool, commands: dict[str, list[str]] | None = None) -> Running:
+def start(paths: Paths, config: Config, die_with_us: bool, remove_state: bool = False,
+          commands: dict[str, list[str]] | None = None) -> Running:
     """Start all and wait until the server answers and the agent has joined. Raises ClickException with what went wrong."""
     paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     config.save(paths.config)
     command = [sys.executable, "-m", "phalanx.cli.supervisor", "--state", str(paths.state)]
     if die_with_us:
         command += ["--die-with", str(os.getpid())]
+    if remove_state:
+        command += ["--remove-state"]
     if commands:
         command += ["--commands", json.dumps(commands)]
     with (paths.state / "supervisor.log").open("ab") as log:

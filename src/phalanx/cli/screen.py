@@ -12,6 +12,7 @@ from rich.text import Text
 from phalanx import __version__
 from phalanx.cli.control_plane import Running
 
+LOOPBACK = ("127.", "localhost:", "[::1]:")
 GUARANTEES = ("network", "pids", "limits", "images", "clean-up")
 
 
@@ -21,6 +22,8 @@ def show_up(running: Running, detached: bool) -> None:
     console.print(f"Phalanx {__version__} is up\n")
     lines = [("listens at", running.url), ("state", str(running.paths.state)), ("logs", f"{running.paths.state}/*.log")]
     lines += [("fleet", sentence) for sentence in fleet(status["nodes"])] + isolation(status["nodes"])
+    if not running.listen.startswith(LOOPBACK):
+        lines.insert(1, ("", "without encryption: for a network that you trust"))
     _print_pairs(console, lines)
     console.print("\nPoint a client at it:")
     for name, value in running.client_environment().items():

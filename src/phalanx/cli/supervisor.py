@@ -1,6 +1,6 @@
 """Starts front, server and agent, starts them again after a crash, and stops them in the right order.
 
-python -m phalanx.cli.supervisor --state DIR [--die-with PID]
+python -m phalanx.cli.supervisor --state DIR [--die-with PID] [--remove-state]
 
 Runs in a session of its own, so that Ctrl-C on a terminal reaches only who started it. SIGTERM stops all and leaves nothing.
 What it has to say before everything runs goes to stderr, for `phalanx up` to show.
@@ -205,6 +205,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m phalanx.cli.supervisor", description="Keeps front, server and agent running.")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--die-with", type=int, help="stop everything when this process, our parent, ends")
+    parser.add_argument("--remove-state", action="store_true", help="leave nothing at the end, not even the state folder")
     parser.add_argument("--commands", type=json.loads, help=argparse.SUPPRESS)     # tests start stand-ins
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)       # a shell's background job ignores it, and so would all containers
@@ -219,7 +220,11 @@ def main() -> int:
         paths.run.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = Config.load(paths.config)
         supervisor = Supervisor(paths, options.commands or command_lines(paths, config), config.grace_ms / 1000)
-        asyncio.run(supervisor.run())
+        try:
+            asyncio.run(supervisor.run())
+        finally:
+            if options.remove_state:
+                shutil.rmtree(paths.state, ignore_errors=True)
         lock.close()
     except (StartFailed, ValueError, OSError) as error:
         print(error, file=sys.stderr)
