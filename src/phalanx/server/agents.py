@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
-from phalanx.model.cluster import Member, MemberState, Phase
+from phalanx.model.cluster import Member, MemberState
 from phalanx.model.node import NodeRecord
 from phalanx.model.work import Function
 from phalanx.protocol import agent_pb2 as pb
@@ -170,17 +170,13 @@ class Agents(AgentsBase):
             for member in gang.members:
                 if member.node_id not in session.node_ids:
                     continue
-                known = (member.assignment, member.rank) in adopted
-                if member.state == MemberState.PREPARING:
-                    unit.after(lambda gang=gang, member=member: self.prepare(gang, member))  # type: ignore[misc]
-                elif member.state == MemberState.EXITED:
-                    unit.after(lambda member=member: self.tell(member, ev.Release(member.rank)))  # type: ignore[misc]
-                elif member.state != MemberState.RELEASED and not known:
+                prepared = member.state not in (MemberState.PREPARING, MemberState.EXITED, MemberState.RELEASED)
+                if prepared and (member.assignment, member.rank) not in adopted:
                     sentence = f"node {member.node_id} restarted its agent and no longer has rank {member.rank}"
                     self._server.gangs.dispatch(unit, member.assignment, ev.NodeLost(member.rank, sentence))
-                elif gang.assignment.phase == Phase.ENDING:
-                    stop = ev.StopRank(member.rank, 2, self._server.config.grace_ms, gang.assignment.stopping)
-                    unit.after(lambda member=member, stop=stop: self.tell(member, stop))  # type: ignore[misc]
+                    continue
+                for instruction in gang.again(member.rank):
+                    self._server.gangs.carry_out(unit, gang, instruction)
 
     def _left(self, session: Session) -> None:
         for node_id in session.node_ids:

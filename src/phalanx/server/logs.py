@@ -161,6 +161,10 @@ class Logs:
         of_app = [writer for source, writer in self._writers.items() if source[2] == app_id]
         return not any(writer.queued or (writer.source[0] and not writer.piece.ended) for writer in of_app)
 
+    def last_ns(self, assignment: int, rank: int, app_id: str) -> int:
+        """When a rank wrote its last line; 0: never."""
+        return max((piece.last_ns for piece in self.index.pieces((assignment, rank, app_id))), default=0)
+
     async def settle(self) -> None:
         """Return once everything said so far is on disk: before the server closes."""
         while self._task is not None:
