@@ -120,11 +120,12 @@ def test_a_front_answers_until_the_server_says_that_it_serves(front: RunningFron
         loan = await borrow(front.paths.front_socket)
         async with client(front.listen) as stub:
             await stub.AppHeartbeat(api.AppHeartbeatRequest(app_id="ap-1"))       # recovery takes its time
-            server = await serve(loan, front.paths)
-            created = await stub.AppCreate(api.AppCreateRequest())                # on a new connection, to the server
-            assert created.app_id == "ap-1"
-            server.close()
-            await server.wait_closed()
+        server = await serve(loan, front.paths)
+        async with client(front.listen) as stub:
+            created = await stub.AppCreate(api.AppCreateRequest())
+        assert created.app_id == "ap-1"
+        server.close()
+        await server.wait_closed()
         loan.give_back()
 
     asyncio.run(story())

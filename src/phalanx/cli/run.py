@@ -63,7 +63,7 @@ def _own_control_plane(config: Config) -> Iterator[Running]:
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         running = control_plane.start(paths, config.with_secrets(), die_with_us=True, remove_state=True)
-        nodes = running.status()["nodes"]
+        nodes = running.nodes()
         said = [*(f"fleet: {sentence}" for sentence in fleet(nodes)), *(f"{name}: {value}" for name, value in isolation(nodes))]
         click.echo("\n".join(f"phalanx: {sentence}" for sentence in said), err=True)
         yield running

@@ -17,11 +17,11 @@ GUARANTEES = ("network", "pids", "limits", "images", "clean-up")
 
 
 def show_up(running: Running, detached: bool) -> None:
-    status = running.status()
+    nodes = running.nodes()
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Phalanx {__version__} is up\n")
     lines = [("listens at", running.url), ("state", str(running.paths.state)), ("logs", f"{running.paths.state}/*.log")]
-    lines += [("fleet", sentence) for sentence in fleet(status["nodes"])] + isolation(status["nodes"])
+    lines += [("fleet", sentence) for sentence in fleet(nodes)] + isolation(nodes)
     if not running.listen.startswith(LOOPBACK):
         lines.insert(1, ("", "without encryption: for a network that you trust"))
     _print_pairs(console, lines)

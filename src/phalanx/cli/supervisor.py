@@ -53,6 +53,13 @@ def log_path(paths: Paths, name: str) -> Path:
     return paths.state / f"{name}.log"
 
 
+def last_words(paths: Paths, name: str) -> str:
+    """The end of a process's log."""
+    log = log_path(paths, name)
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(f"    {line}" for line in lines[-12:])
+
+
 def command_lines(paths: Paths, config: Config) -> dict[str, list[str]]:
     """In the order in which they start."""
     python, state = sys.executable, str(paths.state)
@@ -130,18 +137,14 @@ class Supervisor:
             if self._stop.is_set():
                 raise StartFailed("stopped before it was up")
             if process.returncode is not None:
-                raise StartFailed(f"the {name} ended at once with code {process.returncode}:\n{self._last_words(name)}")
+                raise StartFailed(f"the {name} ended at once with code {process.returncode}:\n{last_words(self._paths, name)}")
             if time.monotonic() > deadline:
-                raise StartFailed(f"the {name} was not ready after {START_S:.0f} s:\n{self._last_words(name)}")
+                raise StartFailed(f"the {name} was not ready after {START_S:.0f} s:\n{last_words(self._paths, name)}")
             await asyncio.sleep(0.02)
 
     def _front_listens(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self._paths.front_socket)) == 0
-
-    def _last_words(self, name: str) -> str:
-        lines = log_path(self._paths, name).read_text(errors="replace").splitlines()
-        return "\n".join(f"    {line}" for line in lines[-12:])
 
     async def _keep(self, name: str) -> None:
         """Start one process again whenever it ends."""
