@@ -92,7 +92,8 @@ class Planning:
         if decided.starts:
             unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
             return
-        for cluster_id in given_up(snapshot, decided):
+        idle = {hold.holder_id for hold in snapshot.holds if hold.warm}
+        for cluster_id in [e.holder_id for e in decided.evict if e.holder_id in idle] or given_up(snapshot, decided):
             number = next(n for n, gang in server.gangs.running.items() if gang.assignment.cluster_id == cluster_id)
             server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "given up to a waiting call", graceful=True))
         self._tell()
