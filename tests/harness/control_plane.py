@@ -23,12 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
 from google.protobuf import message_factory
 from grpclib.client import Channel, UnaryUnaryMethod
 
 from phalanx.api import serve
-from phalanx.api.pages import routes
+from phalanx.api.http_door import HttpDoor
 from phalanx.api.transport import SERVICE
 from phalanx.config import Config
 from phalanx.paths import Paths
@@ -54,6 +53,11 @@ class SteppedClock(RealClock):
         timer.real = asyncio.get_running_loop().call_later(max(delay_ms, 0) / 1000, timer.fire)
         heapq.heappush(self._timers, (self.now_ms() + delay_ms, next(self._numbers), timer))
         return timer
+
+    def away(self, milliseconds: int) -> None:
+        """Time that passes while no server is there to see it."""
+        self._added_ms += milliseconds
+        self._timers.clear()
 
     def advance(self, milliseconds: int) -> None:
         """In the server's thread: go forward from timer to timer."""
@@ -212,11 +216,8 @@ class ControlPlane:
         logging.getLogger("phalanx").addHandler(self._handler)
         self.server = Server(self.config, self.paths, self.clock, random.Random())
         self.server.start()
-        pages = web.Application()
-        pages.add_routes(routes(self.server))
-        self._http = web.AppRunner(pages)
-        await self._http.setup()
-        self._listener = serve.listener(self.server, {}, lambda task: self._http.server())
+        self._http = await HttpDoor.open(self.server)
+        self._listener = serve.listener(self.server, self._http.protocol)
         public = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         public.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         public.bind((LOCAL, self.port))
@@ -227,13 +228,14 @@ class ControlPlane:
 
     async def _close(self) -> None:
         await self._listener.close()
-        await self._http.cleanup()
+        await self._http.close()
         await self.server.settled()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         self.server.close()
+        self.clock.away(0)
         logging.getLogger("phalanx").removeHandler(self._handler)
 
 

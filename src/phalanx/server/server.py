@@ -29,6 +29,7 @@ from phalanx.server.images import Images
 from phalanx.server.launch import Launch
 from phalanx.server.layers import Layers
 from phalanx.server.logins import Logins
+from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
 from phalanx.server.planning import Planning
 from phalanx.server.unit import Unit
@@ -68,6 +69,7 @@ class Server:
         self.launch = Launch(self)
         self.layers = Layers(self)
         self.logins = Logins(self)
+        self.logs = Logs(self)
         self.mounts = Mounts(self)
         self.planning = Planning(self)
 
@@ -79,6 +81,7 @@ class Server:
         self.gangs.load()
         self.agents.load()
         self.apps.start()
+        self.logs.load()
         self.planning.soon()
 
     def close(self) -> None:
