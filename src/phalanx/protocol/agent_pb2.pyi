@@ -114,18 +114,20 @@ class Heartbeat(_message.Message):
     def __init__(self, boottime_ms: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("assignment", "rank", "refusal", "ipv6", "ipv4")
+    __slots__ = ("assignment", "rank", "refusal", "ipv6", "ipv4", "http_address")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     IPV6_FIELD_NUMBER: _ClassVar[int]
     IPV4_FIELD_NUMBER: _ClassVar[int]
+    HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     assignment: int
     rank: int
     refusal: Refusal
     ipv6: str
     ipv4: str
-    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., ipv6: _Optional[str] = ..., ipv4: _Optional[str] = ...) -> None: ...
+    http_address: str
+    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., ipv6: _Optional[str] = ..., ipv4: _Optional[str] = ..., http_address: _Optional[str] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("code", "sentence", "user_fault")
