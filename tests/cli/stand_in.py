@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 from google.protobuf.wrappers_pb2 import StringValue
 from grpclib.const import Cardinality, Handler
 from grpclib.server import Server
+
+sys.path.append(str(Path(__file__).parents[1] / "front"))
+from one_call_server import OneCallServer  # noqa: E402
 
 from phalanx.cli.supervisor import ready_path
 from phalanx.front.loan import borrow
@@ -36,9 +40,17 @@ class Admin:
         await stream.send_message(StringValue(value=json.dumps(STATUS | {"nodes": [NODE] if joined else []})))
 
 
+class AnsweringServer(OneCallServer):
+    """Every call returns 42."""
+
+    async def FunctionMap(self, request: object) -> object:
+        (self._state / "answer").write_bytes(pickle.dumps(42))
+        return await super().FunctionMap(request)
+
+
 async def server(paths: Paths) -> None:
     loan = await borrow(paths.front_socket)
-    grpc = Server([Admin(paths)])
+    grpc = Server([Admin(paths), AnsweringServer(paths.state)])
     await grpc.start(sock=loan.public)
     await loan.serving()
     ready_path(paths).write_text(json.dumps({"pid": os.getpid(), "listen": loan.listen, "ready": True}))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.api.admin import admin_mapping
 from phalanx.api.apps import Apps
 from phalanx.api.calls import Calls
 from phalanx.api.containers import Containers
@@ -13,6 +14,8 @@ from phalanx.api.deployments import Deployments
 from phalanx.api.environments import Environments
 from phalanx.api.identity import Identity
 from phalanx.api.listener import Listener, Task
+from phalanx.api.logs import Logs
+from phalanx.api.tasks import Tasks
 from phalanx.api.transport import Transport
 from phalanx.server.server import Server
 
@@ -26,9 +29,12 @@ def servicers(server: Server) -> list[Any]:
         Deployments(server),
         Environments(server),
         Identity(server),
+        Logs(server),
+        Tasks(server),
     ]
 
 
 def listener(server: Server, http: Callable[[Task | None], asyncio.Protocol]) -> Listener:
     """Everything the server offers, ready to be given sockets."""
-    return Listener(Transport(server, servicers(server)).mapping(), server.agents.__mapping__(), http, server.gangs.authenticate)
+    mapping = Transport(server, servicers(server)).mapping() | admin_mapping(server)
+    return Listener(mapping, server.agents.__mapping__(), http, server.gangs.authenticate)

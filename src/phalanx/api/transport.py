@@ -91,7 +91,7 @@ class Transport:
 
     def _unary(self, rpc: str, method: Callable[..., Any]) -> Any:
         async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
-            with _errors_for_the_user(rpc):
+            with errors_for_the_user(rpc):
                 request = await stream.recv_message()
                 caller = self._caller(stream, rpc)
                 await stream.send_message(await self._answer(rpc, method, request, caller))
@@ -100,7 +100,7 @@ class Transport:
 
     def _stream(self, rpc: str, method: Callable[..., Any]) -> Any:
         async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
-            with _errors_for_the_user(rpc):
+            with errors_for_the_user(rpc):
                 request = await stream.recv_message()
                 async for answer in method(request, self._caller(stream, rpc)):
                     await stream.send_message(answer)
@@ -163,7 +163,7 @@ class Transport:
             return Caller(name=task_id, task_id=task_id, assignment=assignment, rank=rank, idempotency_key=key, unix_socket=True, **common)
         token_id, token_secret = text["x-modal-token-id"], text["x-modal-token-secret"]
         if rpc not in _WITHOUT_TOKEN and not self._server.is_token(token_id, token_secret):
-            raise Refusal(RefusalKind.UNAUTHENTICATED, _token_sentence(token_id))
+            raise Refusal(RefusalKind.UNAUTHENTICATED, token_sentence(token_id))
         return Caller(name=token_id or "anonymous", idempotency_key=key, **common)
 
 
@@ -171,7 +171,7 @@ _HEADERS = ("x-modal-client-version", "x-modal-python-version", "x-modal-token-i
 _WITHOUT_TOKEN = frozenset({"TokenFlowCreate", "TokenFlowWait", "ClientHello"})
 
 
-def _token_sentence(token_id: str) -> str:
+def token_sentence(token_id: str) -> str:
     if not token_id:
         return (
             "this Phalanx server wants a token: run `phalanx login` on its machine, "
@@ -183,7 +183,7 @@ def _token_sentence(token_id: str) -> str:
     )
 
 
-class _errors_for_the_user:
+class errors_for_the_user:
     """Refusals become statuses with their sentence; anything else is our fault: logged, and the process starts again from its store."""
 
     def __init__(self, rpc: str) -> None:

@@ -12,6 +12,7 @@ COMMANDS = {
     "up": "start the control plane and a fleet on this machine",
     "down": "stop them and everything they run",
     "status": "control plane, nodes, clusters, what waits and why",
+    "logs": "what a cluster, one of its ranks, or an app wrote",
     "run": "run a program as `modal run` does, on a control plane of its own if none is up",
     "login": "point the modal client at the control plane, in its own configuration",
     "doctor": "what this machine offers, what follows, what is missing",

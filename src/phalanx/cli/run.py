@@ -54,8 +54,8 @@ def run(state: Path, own: bool, nodes: int | None, gpus: int | None, gpu: str | 
 
 @contextmanager
 def _own_control_plane(config: Config) -> Iterator[Running]:
-    """In a temporary state folder, at a free port; nothing of it remains."""
-    folder = Path(tempfile.mkdtemp(prefix="phalanx-run-"))
+    """In a temporary state folder (below $PHALANX_RUN_FOLDER, if set), at a free port; nothing of it remains."""
+    folder = Path(tempfile.mkdtemp(prefix="phalanx-run-", dir=os.environ.get("PHALANX_RUN_FOLDER")))
     paths = Paths(folder)
     config.listen = f"127.0.0.1:{_free_port()}"
     previous = signal.signal(signal.SIGTERM, _interrupt)

@@ -141,7 +141,7 @@ class Supervisor:
 
     def _last_words(self, name: str) -> str:
         lines = log_path(self._paths, name).read_text(errors="replace").splitlines()
-        return "\n".join(f"    {line}" for line in lines[-12:]) + f"\n(all of it: {log_path(self._paths, name)})"
+        return "\n".join(f"    {line}" for line in lines[-12:])
 
     async def _keep(self, name: str) -> None:
         """Start one process again whenever it ends."""

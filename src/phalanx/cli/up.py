@@ -38,7 +38,10 @@ def up(nodes: int | None, gpus: int | None, gpu: str | None, runtime: str | None
     refuse_second(paths)
     config = with_options(load_config(paths), nodes=nodes, gpus=gpus, gpu=gpu, runtime=runtime, listen=listen)
     _interrupt_on_every_end()
-    running = control_plane.start(paths, config, die_with_us=not detach)
+    try:
+        running = control_plane.start(paths, config, die_with_us=not detach)
+    except click.ClickException as error:
+        raise click.ClickException(f"{error.message}\nMore may stand in {paths.state}/*.log") from error
     if detach:
         show_up(running, detach)
         return

@@ -71,6 +71,20 @@ class Gang:
         """Inputs that this rank runs and that are being cancelled."""
         return [a.input_id for a in self.open if a.cancelling and rank in a.fetched and rank not in a.results]
 
+    def again(self, rank: int) -> list[ev.Instruction]:
+        """What the agent of this rank should be told once more when it is back: it may have missed it. All of it is idempotent."""
+        member, ending = self.members[rank], self.assignment.phase == Phase.ENDING
+        if member.state == MemberState.PREPARING:
+            return [ev.Prepare(rank)]
+        if member.state == MemberState.EXITED:
+            return [ev.Release(rank)] if self._verdict_fell else []
+        if member.state in ALIVE and ending:
+            return [ev.StopRank(rank, signal.SIGINT, self.policy.grace_ms, self.assignment.stopping)]
+        if self.assignment.phase == Phase.STARTING and member.state != MemberState.PREPARED:
+            unchecked = self.assignment.size > 1 and not member.reached
+            return [ev.Start(rank), ev.CheckPeers(rank, self._peers_of(rank))] if unchecked else [ev.Start(rank)]
+        return []
+
     def take_changed(self) -> list[Assignment | Member | Attempt]:
         changed = list(self._changed.values())
         self._changed.clear()

@@ -56,6 +56,17 @@ class Function:
     client_version: str = ""
     published: bool = False                     # part of a deployed app: warm pools may start
     created_ms: int = 0
+    bind_options: bytes = b""                   # of a bound function: the serialized api_pb2.FunctionOptions, if any
+    is_class: bool = False                      # the service function of a class
+    methods: list[str] = field(default_factory=list)         # of a class
+    single_use: bool = False                    # a cluster takes one input and is not used again
+    batch_max_size: int = 0                     # above 0: @modal.batched
+    disk_mib: int = 0
+    zone: str = ""
+    instance_types: list[str] = field(default_factory=list)
+    cloud: str = ""
+    environment: str = ""                       # the app's
+    autoscaler_override: bytes = b""            # the serialized AutoscalerSettings set since the last deploy
 
 
 class CallState(StrEnum):

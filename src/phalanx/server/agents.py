@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
-from phalanx.model.cluster import Assignment, Member, MemberState, Phase
+from phalanx.model.cluster import Member, MemberState
 from phalanx.model.node import NodeRecord
 from phalanx.model.work import Function
 from phalanx.protocol import agent_pb2 as pb
 from phalanx.protocol.agent_grpc import AgentsBase
+from phalanx.server.launch import container_spec
+from phalanx.server.layers import layer_files
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ LOG = logging.getLogger("phalanx.agents")
 PROTOCOL_VERSION = 1
 HEARTBEAT_MS = 5_000
 OUTAGE_LIMIT_MS = 15 * 60_000     # design rule 3
+LAYER_PART = 2**20
 LOST_AFTER_MS = OUTAGE_LIMIT_MS + 10_000
 
 
@@ -60,11 +63,11 @@ class Agents(AgentsBase):
     def prepare(self, gang: Gang, member: Member) -> None:
         """Send Prepare; a container that can't be described is refused like one that a node refuses."""
         function: Function = self._server.world[Function][member.function_id]
-        spec = self._server.launch.container_spec(function, member, gang.assignment)
+        spec = container_spec(self._server, function, member, gang.assignment.gpu_choice)
         message = pb.Prepare(
             assignment=member.assignment, rank=member.rank, size=gang.assignment.size, node_id=member.node_id, task_id=member.task_id,
             cluster_id=member.cluster_id, app_id=member.app_id, function_name=function.name, task_secret=member.task_secret,
-            python_version=spec.python_version, layer_ids=spec.layer_ids, environment=spec.environment, command=spec.command,
+            python_version=spec.python_version, layer_ids=spec.layer_ids, environment=spec.environment,
             container_arguments=spec.container_arguments, cpu_milli=spec.cpu_milli, cpu_limit_milli=spec.cpu_limit_milli,
             memory_mib=spec.memory_mib, memory_limit_mib=spec.memory_limit_mib, gpu_type=spec.gpu_type, gpu_count=spec.gpu_count,
             private_network=spec.private_network, block_network=spec.block_network, grace_ms=self._server.config.grace_ms,
@@ -119,8 +122,13 @@ class Agents(AgentsBase):
 
     async def GetLayer(self, stream: Any) -> None:
         request = await stream.recv_message()
-        for path, mode, data, more in self._server.layers.files(request.layer_id):
-            await stream.send_message(pb.LayerFile(path=path, mode=mode, data=data, more=more))
+        for file in layer_files(self._server, request.layer_id):
+            with file.open() as content:
+                data = content.read(LAYER_PART)
+                while following := content.read(LAYER_PART):
+                    await stream.send_message(pb.LayerFile(path=file.path, mode=file.mode, data=data, more=True))
+                    data = following
+            await stream.send_message(pb.LayerFile(path=file.path, mode=file.mode, data=data))
 
     def _why_not(self, register: pb.Register) -> str:
         if register.protocol_version != PROTOCOL_VERSION:
@@ -162,17 +170,13 @@ class Agents(AgentsBase):
             for member in gang.members:
                 if member.node_id not in session.node_ids:
                     continue
-                known = (member.assignment, member.rank) in adopted
-                if member.state == MemberState.PREPARING:
-                    unit.after(lambda gang=gang, member=member: self.prepare(gang, member))  # type: ignore[misc]
-                elif member.state == MemberState.EXITED:
-                    unit.after(lambda member=member: self.tell(member, ev.Release(member.rank)))  # type: ignore[misc]
-                elif member.state != MemberState.RELEASED and not known:
+                prepared = member.state not in (MemberState.PREPARING, MemberState.EXITED, MemberState.RELEASED)
+                if prepared and (member.assignment, member.rank) not in adopted:
                     sentence = f"node {member.node_id} restarted its agent and no longer has rank {member.rank}"
                     self._server.gangs.dispatch(unit, member.assignment, ev.NodeLost(member.rank, sentence))
-                elif gang.assignment.phase == Phase.ENDING:
-                    stop = ev.StopRank(member.rank, 2, self._server.config.grace_ms, gang.assignment.stopping)
-                    unit.after(lambda member=member, stop=stop: self.tell(member, stop))  # type: ignore[misc]
+                    continue
+                for instruction in gang.again(member.rank):
+                    self._server.gangs.carry_out(unit, gang, instruction)
 
     def _left(self, session: Session) -> None:
         for node_id in session.node_ids:
@@ -251,9 +255,3 @@ class Agents(AgentsBase):
         synced = await self._server.logs.ingest(member, logs.offset, records, logs.end_offset)
         session.outgoing.put_nowait(pb.ToAgent(ack_logs=pb.AckLogs(assignment=logs.assignment, rank=logs.rank, offset=synced)))
 
-
-def chosen_gpu(assignment: Assignment, function: Function) -> tuple[str, int]:
-    """Type and count a node that the planner chose for this assignment."""
-    if not function.gpus:
-        return "", 0
-    return assignment.gpu_type, int(str(function.gpus[assignment.gpu_choice][1]))

@@ -203,7 +203,8 @@ class Deployments:
 
     def _warnings(self, version: AppVersion) -> list[str]:
         """The fleet may have shrunk since a function was created: say so now rather than when a call waits."""
-        refusals = ((tag, self._server.gangs.fleet_refuses(function_id)) for tag, function_id in version.function_ids.items())
+        functions = ((tag, self._server.world[Function].get(function_id)) for tag, function_id in version.function_ids.items())
+        refusals = ((tag, self._server.gangs.fleet_refuses(function)) for tag, function in functions if function is not None)
         return [f"{tag}: {sentence}" for tag, sentence in refusals if sentence]
 
     def _deployed(self, app_id: str) -> App:

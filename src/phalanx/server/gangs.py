@@ -92,7 +92,7 @@ class Gangs:
         for record in gang.take_changed():
             unit.put(record)
         for instruction in instructions:
-            self._carry_out(unit, gang, instruction)
+            self.carry_out(unit, gang, instruction)
         return True
 
     def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int) -> Gang:
@@ -142,6 +142,7 @@ class Gangs:
         item.assignment = gang.assignment.assignment
         item.started_ms = self._server.now_ms()
         unit.put(item)
+        self._server.logs.inputs.started(item)
         self.dispatch(unit, gang.assignment.assignment, ev.Delivered(item.input_id, item.attempt))
         self._server.planning.soon()
         return gang.offer(rank)
@@ -179,7 +180,8 @@ class Gangs:
 
     # ------------------------------------------------------------ instructions
 
-    def _carry_out(self, unit: Unit, gang: Gang, instruction: ev.Instruction) -> None:
+    def carry_out(self, unit: Unit, gang: Gang, instruction: ev.Instruction) -> None:
+        """What a machine wants, once the unit is on disk."""
         server, number = self._server, gang.assignment.assignment
         match instruction:
             case ev.Prepare(rank):

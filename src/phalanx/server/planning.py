@@ -124,6 +124,8 @@ class Planning:
             if self._said.get(request.function_id) != now[request.function_id]:
                 function = self._server.world[Function][request.function_id]
                 self._server.logs.progress(function.app_id, function.function_id, len(self.waits), position, now[request.function_id])
+        for function_id in self._said.keys() - now.keys():
+            self._server.logs.waits_no_more(function_id)
         self._said = now
 
 

@@ -24,6 +24,7 @@ from phalanx.server.deployments import Deployments
 from phalanx.server.environments import Environments
 from phalanx.server.gangs import Gangs
 from phalanx.server.logins import Logins
+from phalanx.server.logs import Logs
 from phalanx.server.planning import Planning
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
@@ -55,6 +56,7 @@ class Server:
         self.environments = Environments(self)
         self.gangs = Gangs(self)
         self.logins = Logins(self)
+        self.logs = Logs(self)
         self.planning = Planning(self)
 
     def start(self) -> None:
@@ -64,6 +66,7 @@ class Server:
         self.gangs.load()
         self.agents.load()
         self.apps.start()
+        self.logs.load()
         self.planning.soon()
 
     def close(self) -> None:

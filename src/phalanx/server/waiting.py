@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 
 
 class Topics:
@@ -20,16 +20,25 @@ class Topics:
 
     async def wait(self, topic: Hashable, timeout_s: float) -> bool:
         """True when woken, False at the timeout. Look at the world between two waits, without an await before this one."""
+        return await self.wait_any((topic,), timeout_s)
+
+    async def wait_any(self, topics: Collection[Hashable], timeout_s: float) -> bool:
+        """As `wait`, for the first of several topics."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[topic].add(waiter)
+        for topic in topics:
+            self._waiters[topic].add(waiter)
         try:
             await asyncio.wait_for(waiter, timeout_s)
             return True
         except TimeoutError:
             return False
         finally:
-            waiters = self._waiters.get(topic)
-            if waiters is not None:
-                waiters.discard(waiter)
-                if not waiters:
-                    del self._waiters[topic]
+            for topic in topics:
+                self._forget(topic, waiter)
+
+    def _forget(self, topic: Hashable, waiter: asyncio.Future[None]) -> None:
+        waiters = self._waiters.get(topic)
+        if waiters is not None:
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[topic]
