@@ -28,7 +28,7 @@ from google.protobuf import message_factory
 from grpclib.client import Channel, UnaryUnaryMethod
 
 from phalanx.api import serve
-from phalanx.api.pages import routes
+from phalanx.api.pages import Pages
 from phalanx.api.transport import SERVICE
 from phalanx.config import Config
 from phalanx.paths import Paths
@@ -120,10 +120,14 @@ class ControlPlane:
     def start(self) -> None:
         started = threading.Event()
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="control-plane")
+        self._thread = threading.Thread(target=self._run, args=(started,), name="control-plane", daemon=True)
         self._thread.start()
         started.wait()
-        self.call(self._open)
+        try:
+            self.call(self._open)
+        except BaseException:
+            self._end_thread()
+            raise
 
     def stop(self) -> None:
         if self._thread is None:
@@ -131,10 +135,7 @@ class ControlPlane:
         try:
             self.call(self._close)
         finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join()
-            self._thread = None
-            self.loop.close()
+            self._end_thread()
 
     def restart(self) -> None:
         self.stop()
@@ -207,6 +208,13 @@ class ControlPlane:
 
         return self.call(ask)
 
+    def _end_thread(self) -> None:
+        assert self._thread is not None
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self._thread = None
+        self.loop.close()
+
     def _run(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(started.set)
@@ -217,11 +225,9 @@ class ControlPlane:
         logging.getLogger("phalanx").addHandler(self._handler)
         self.server = Server(self.config, self.paths, self.clock, random.Random())
         self.server.start()
-        pages = web.Application()
-        pages.add_routes(routes(self.server))
-        self._http = web.AppRunner(pages)
-        await self._http.setup()
-        self._listener = serve.listener(self.server, {}, lambda task: self._http.server())
+        self._pages = Pages(self.server)
+        self._http = web.Server(self._page)
+        self._listener = serve.listener(self.server, lambda task: self._http())
         public = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         public.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         public.bind((LOCAL, self.port))
@@ -232,7 +238,7 @@ class ControlPlane:
 
     async def _close(self) -> None:
         await self._listener.close()
-        await self._http.cleanup()
+        await self._http.shutdown(timeout=1)
         await self.server.settled()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
@@ -241,6 +247,9 @@ class ControlPlane:
         self.server.close()
         self.clock.away(0)
         logging.getLogger("phalanx").removeHandler(self._handler)
+
+    async def _page(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await self._pages.answer(request) or web.Response(status=404)
 
 
 class _Collect(logging.Handler):
