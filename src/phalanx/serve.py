@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from phalanx.api.blobs_http import blob_protocols
+from phalanx.api.http_door import http_protocols
 from phalanx.api.serve import listener
 from phalanx.config import Config
 from phalanx.front.loan import FrontAbsent, LoanRefused, borrow
@@ -39,7 +39,7 @@ async def serve(config: Config, paths: Paths) -> int:
     """Serve until SIGTERM, SIGINT or the end of the front."""
     loan = await borrow(paths.front_socket)   # first: two servers on one state are impossible while one front lends its sockets once
     server = Server(config, paths)
-    doors = listener(server, blob_protocols(server))
+    doors = listener(server, http_protocols(server))
     server.start()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

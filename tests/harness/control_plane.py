@@ -23,12 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
 from google.protobuf import message_factory
 from grpclib.client import Channel, UnaryUnaryMethod
 
 from phalanx.api import serve
-from phalanx.api.pages import Pages
+from phalanx.api.http_door import http_protocols
 from phalanx.api.transport import SERVICE
 from phalanx.config import Config
 from phalanx.paths import Paths
@@ -225,9 +224,7 @@ class ControlPlane:
         logging.getLogger("phalanx").addHandler(self._handler)
         self.server = Server(self.config, self.paths, self.clock, random.Random())
         self.server.start()
-        self._pages = Pages(self.server)
-        self._http = web.Server(self._page)
-        self._listener = serve.listener(self.server, lambda task: self._http())
+        self._listener = serve.listener(self.server, http_protocols(self.server))
         public = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         public.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         public.bind((LOCAL, self.port))
@@ -238,7 +235,6 @@ class ControlPlane:
 
     async def _close(self) -> None:
         await self._listener.close()
-        await self._http.shutdown(timeout=1)
         await self.server.settled()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:
@@ -247,9 +243,6 @@ class ControlPlane:
         self.server.close()
         self.clock.away(0)
         logging.getLogger("phalanx").removeHandler(self._handler)
-
-    async def _page(self, request: web.BaseRequest) -> web.StreamResponse:
-        return await self._pages.answer(request) or web.Response(status=404)
 
 
 class _Collect(logging.Handler):
