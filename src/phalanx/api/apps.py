@@ -7,7 +7,6 @@ from typing import Any
 from google.protobuf.empty_pb2 import Empty
 from modal_proto import api_pb2
 
-from phalanx.api.layout import function_definition, gpu_configs
 from phalanx.api.people import name_of, page_of
 from phalanx.model.app import App, AppState
 from phalanx.model.caller import Caller
@@ -130,8 +129,9 @@ class Apps:
             if function.bound_to:
                 continue
             summary = answer.function_info_summaries[function.function_id]
-            summary.gpu_config.extend(gpu_configs(function))
-            definition = function_definition(function)
+            for gpu_type, count, *_ in function.gpus:
+                summary.gpu_config.add(gpu_type=str(gpu_type), count=int(str(count)))
+            definition = api_pb2.Function.FromString(function.definition)
             if definition.HasField("schedule"):
                 summary.schedule.CopyFrom(definition.schedule)
         return answer
