@@ -67,8 +67,8 @@ def test_an_url_does_one_thing_for_a_while(control_plane: ControlPlane) -> None:
 
 def test_under_another_host_name_an_upload_has_one_part(control_plane: ControlPlane) -> None:
     """Clients up to 1.3.5 raise "Unknown S3 host" for a plain upload anywhere but to 127.0.0.1 and localhost."""
-    blobs = Blobs(control_plane.server)
-    created = control_plane.call(lambda: blobs.BlobCreate(announced(DATA), Caller("ak-1", host="head-node:8900"), control_plane.server.unit()))
+    server, caller = control_plane.server, Caller("ak-1", host="head-node:8900")
+    created = control_plane.call(lambda: Blobs(server).BlobCreate(announced(DATA), caller, server.unit()))
     [parts] = created.multiparts.items
     assert parts.completion_url.startswith("http://head-node:8900/blobs/complete/")
     _send_parts(control_plane, parts, DATA)

@@ -99,7 +99,7 @@ def test_a_deploy_without_changes_is_no_new_version(control_plane: ControlPlane)
         ('@app.function(gpu="H1000")', "unknown GPU type 'H1000'; known: T4"),
         ("@app.function(timeout=100_000)", "timeout=100000 on 'f': from 1 to 86400 seconds"),
         ('@app.function(gpu="L4:8")\n@modal.clustered(size=2, rdma=True)', "no machine with L4 has RDMA"),
-        ('@app.function(image=modal.Image.debian_slim().pip_install("numpy"))', "the image needs building: `RUN python -m pip install numpy`"),
+        ('@app.function(image=modal.Image.debian_slim().pip_install("jax"))', "the image needs building: `RUN python -m pip install jax`"),
         ('@app.function(secrets=[modal.Secret.from_name("s")])', "Secrets are not supported"),
         ("@app.function()\n@modal.fastapi_endpoint()", "web endpoints are not supported yet"),
     ],
@@ -117,8 +117,8 @@ def test_settings_that_are_no_multiple_are_refused_by_the_server_too(control_pla
     deploy(control_plane, EVERY_KIND)
     train = modal.Function.from_name("every-kind", "train")
     with pytest.raises(modal.exception.InvalidError, match="min_containers=3 on 'train': must be a multiple of 2"):
-        train.update_autoscaler(min_containers=3)
-    assert train.update_autoscaler(min_containers=4, scaledown_window=120).min_containers == 4
+        train.autoscaler.update(min_containers=3)
+    assert train.autoscaler.update(min_containers=4, scaledown_window=120).min_containers == 4
     assert functions(control_plane)["train"].min_nodes == 4
     assert train.get_current_stats().backlog == 0
 
@@ -173,7 +173,8 @@ def test_a_container_gets_everything_of_its_app(control_plane: ControlPlane) -> 
 def test_the_chosen_gpu_decides_what_the_container_runs(control_plane: ControlPlane) -> None:
     deploy(control_plane, EVERY_KIND)
     server, choosy = control_plane.server, functions(control_plane)["choosy"]
-    control_plane.change(lambda unit: unit.put(Assignment(7, "cu-1", choosy.app_id, choosy.function_id, 1, gpu_type="A100-80GB", gpu_choice=1)))
+    assignment = Assignment(7, "cu-1", choosy.app_id, choosy.function_id, 1, gpu_type="A100-80GB", gpu_choice=1)
+    control_plane.change(lambda unit: unit.put(assignment))
     spec = control_plane.call(lambda: container_spec(server, choosy, Member(7, 0, "ta-1", "node-0"), 1))
     definition = api_pb2.ContainerArguments.FromString(spec.container_arguments).function_def
     assert definition.resources.gpu_config.gpu_type == "A100-80GB"
