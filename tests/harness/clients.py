@@ -29,7 +29,8 @@ def client_python(version: str) -> str:
         return str(python)
     shutil.rmtree(place, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"modal=={version}"], check=True)
+    wanted = [f"modal=={version}", *(["aiohttp<3.12"] if version.startswith("0.") else [])]     # why: phalanx/server/clients.py
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted], check=True)
     (place / "complete").touch()
     return str(python)
 

@@ -57,6 +57,13 @@ class Functions:
         function = self._functions.get(request.function_id)
         return api_pb2.FunctionGetByIdResponse(function=_data(function), handle_metadata=function_handle(function))
 
+    def FunctionGetSerialized(self, request: Any, caller: Caller, unit: Unit) -> Any:
+        """Containers of clients up to 0.73 fetch packaged code; newer ones find it in their arguments."""
+        packaged = api_pb2.Function.FromString(self._functions.get(request.function_id).definition)
+        return api_pb2.FunctionGetSerializedResponse(
+            function_serialized=packaged.function_serialized, class_serialized=packaged.class_serialized
+        )
+
     def FunctionBindParams(self, request: Any, caller: Caller, unit: Unit) -> Any:
         options = definition.serialized(request.function_options) if request.HasField("function_options") else b""
         bound = self._functions.bind(unit, request.function_id, request.serialized_params, options)

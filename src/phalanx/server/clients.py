@@ -31,6 +31,9 @@ _LEFT_OUT = frozenset({"modal_docs", "bin", "__pycache__"})
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _VERSION = re.compile(r"\d+\.\d+\.\d+[a-z0-9.]*")
 LAYOUT = 1      # counted up when the tree's form changes
+# Before 1.0 the client computes an upload's MD5 in Payload.write, which aiohttp calls write_with_length since 3.12: every upload
+# fails with "Local data and remote data checksum mismatch" (seen with 0.73.173 and aiohttp 3.14).
+_OLD_CLIENTS_WANT = "aiohttp<3.12"
 
 SITECUSTOMIZE = '''"""Lets the runner find its own dependencies behind everything the image has."""
 import os
@@ -222,7 +225,8 @@ def _install(version: str, python_version: str, target: Path) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--target", str(target)]
     if python_version != OWN_PYTHON:
         command += ["--python-version", python_version, "--only-binary", ":all:"]
-    done = subprocess.run([*command, f"modal=={version}"], capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
+    command += [f"modal=={version}", *([_OLD_CLIENTS_WANT] if version.startswith("0.") else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL)
     if done.returncode == 0:
         return
     why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip said nothing")
