@@ -17,7 +17,7 @@ from grpclib.server import Server
 from phalanx.protocol import agent_pb2 as pb
 from phalanx.protocol.agent_grpc import AgentsBase
 
-PATIENCE = 15.0
+PATIENCE = 40.0
 
 
 @dataclass
