@@ -34,8 +34,15 @@ class OciRuntime(Runtime):
         try:
             self._mount()
             if self.spec.network is not None:
-                self.namespace = network.attach(self.spec.network)
-            self._run_first()
+                self.namespace = namespaces.new_network()
+            starting = self._run_first()
+            try:
+                if self.spec.network is not None:      # while the runtime works: it needs the namespace only, not what is in it
+                    network.attach(self.spec.network, self.namespace)
+            finally:
+                self._end(starting)
+            with open(self._first_pid) as file:
+                self.first = int(file.read())
         except (OSError, programs.ProgramFailed) as error:
             self.release()
             raise RuntimeFault(str(error)) from error
@@ -116,31 +123,42 @@ class OciRuntime(Runtime):
             namespaces.mount("overlay", over, "overlay", namespaces.MS_RDONLY, "lowerdir=" + _joined([*mount.overlay, mount.source]))
             mount.source = over
 
-    def _run_first(self) -> None:
+    @property
+    def _first_pid(self) -> str:
+        return os.path.join(self.spec.folder, "first.pid")
+
+    def _run_first(self) -> subprocess.Popen[bytes]:
         spec = self.spec
         namespace = None if self.namespace is None else f"/proc/{os.getpid()}/fd/{self.namespace}"
         with open(os.path.join(spec.folder, "config.json"), "w") as file:
             json.dump(bundle_config(spec, self.root, namespace), file)
-        pid_file = os.path.join(spec.folder, "first.pid")
-        self._runtime(["run", "--detach", "--bundle", spec.folder, "--pid-file", pid_file, spec.cgroup])
-        with open(pid_file) as file:
-            self.first = int(file.read())
+        return self._begin(["run", "--detach", "--bundle", spec.folder, "--pid-file", self._first_pid, spec.cgroup])
 
     def _runtime(self, arguments: list[str], stdout: int = subprocess.DEVNULL, stderr: int = subprocess.DEVNULL) -> None:
         """Run the runtime's own command to its end. RuntimeFault holds what it logged."""
+        self._end(self._begin(arguments, stdout, stderr))
+
+    def _begin(
+        self, arguments: list[str], stdout: int = subprocess.DEVNULL, stderr: int = subprocess.DEVNULL,
+    ) -> subprocess.Popen[bytes]:
         spec = self.spec
-        log = os.path.join(spec.folder, "runtime.log")
         state = os.path.join(os.path.dirname(spec.control_socket), "runtime")
-        flags = ["--root", state, "--log", log]
+        flags = ["--root", state, "--log", self._log]
         if spec.runtime == "crun":
             flags.append("--cgroup-manager=disabled" if spec.rootless else "--cgroup-manager=cgroupfs")
         if spec.runtime == "runsc":
             flags += ["--platform=ptrace", "--ignore-cgroups", "--host-uds=open"]
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [spec.program, *flags, *arguments], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
             start_new_session=True, cwd=spec.folder)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.wait(timeout=60) != 0:
-            raise RuntimeFault(f"{spec.runtime} {arguments[0]}: {_last_line(log) or f'exit code {process.returncode}'}")
+            raise RuntimeFault(f"{self.spec.runtime}: {_last_line(self._log) or f'exit code {process.returncode}'}")
+
+    @property
+    def _log(self) -> str:
+        return os.path.join(self.spec.folder, "runtime.log")
 
     def _wait_gone(self, pid: int, seconds: float) -> None:
         deadline = time.monotonic() + seconds
