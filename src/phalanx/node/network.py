@@ -34,6 +34,15 @@ def attach(network: Network, namespace: int) -> None:
         programs.run(["ip", "-batch", "-"], _inner(network))
 
 
+def exists(link: str) -> bool:
+    """In our own network namespace: /sys may show another one's."""
+    try:
+        socket.if_nametoindex(link)
+    except OSError:
+        return False
+    return True
+
+
 def _inner(network: Network) -> str:
     lines = [
         "link set lo up",

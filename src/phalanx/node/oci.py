@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 
-from . import cgroups, namespaces, network, programs
+from . import cgroups, namespaces, network, processes, programs
 from .oci_config import bundle_config, process_config
 from .runtime import Runtime, RuntimeFault
 from .spec import Spec
@@ -81,8 +81,15 @@ class OciRuntime(Runtime):
             self._wait_gone(self.first, 10.0)
         return cgroups.kill(self.spec.cgroup)
 
+    @property
+    def enforces_memory(self) -> bool:
+        return not self.spec.rootless
+
+    def members(self) -> set[int]:
+        return processes.descendants(os.getpid()) if self.spec.rootless else cgroups.processes(self.spec.cgroup)
+
     def memory_use(self) -> cgroups.MemoryUse:
-        return cgroups.memory_use(self.spec.cgroup)
+        return cgroups.memory_use(self.spec.cgroup) if self.enforces_memory else super().memory_use()
 
     def network(self) -> int | None:
         return self.namespace
@@ -106,7 +113,7 @@ class OciRuntime(Runtime):
         spec = self.spec
         os.makedirs(self.root, exist_ok=True)
         try:
-            _overlay(self.root, spec.layers, os.path.join(spec.folder, "writes"))
+            self._overlay(os.path.join(spec.folder, "writes"))
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
@@ -114,7 +121,7 @@ class OciRuntime(Runtime):
             scratch = os.path.join(spec.folder, "scratch")
             os.makedirs(scratch, exist_ok=True)
             namespaces.mount("tmpfs", scratch, "tmpfs", namespaces.MS_NOSUID | namespaces.MS_NODEV, "mode=755")
-            _overlay(self.root, spec.layers, scratch)
+            self._overlay(scratch)
         for index, mount in enumerate(spec.mounts):
             if not mount.overlay:
                 continue
@@ -126,6 +133,15 @@ class OciRuntime(Runtime):
     @property
     def _first_pid(self) -> str:
         return os.path.join(self.spec.folder, "first.pid")
+
+    def _overlay(self, writes: str) -> None:
+        upper, work = os.path.join(writes, "upper"), os.path.join(writes, "work")
+        os.makedirs(upper, mode=0o755, exist_ok=True)
+        os.makedirs(work, mode=0o755, exist_ok=True)
+        options = f"lowerdir={_joined(self.spec.layers)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+        if self.spec.rootless:
+            options += ",userxattr"        # an overlay's own marks: trusted.* is for the machine's root only
+        namespaces.mount("overlay", self.root, "overlay", 0, options)
 
     def _run_first(self) -> subprocess.Popen[bytes]:
         spec = self.spec
@@ -180,8 +196,7 @@ class OciRuntime(Runtime):
                     namespaces.unmount(target)
                 except OSError as error:
                     return str(error)
-        for name in ("writes",):
-            shutil.rmtree(os.path.join(self.spec.folder, name), ignore_errors=True)
+        shutil.rmtree(os.path.join(self.spec.folder, "writes"), ignore_errors=True)
         return ""
 
     def _drop_port(self) -> str:
@@ -189,17 +204,10 @@ class OciRuntime(Runtime):
         if self.spec.network is None:
             return ""
         port = self.spec.network.port
-        if os.path.exists(f"/sys/class/net/{port}"):
+        if network.exists(port):
             with contextlib.suppress(programs.ProgramFailed):
                 programs.run(["ip", "link", "del", port], may_fail=True)
-        return f"network link {port}" if os.path.exists(f"/sys/class/net/{port}") else ""
-
-
-def _overlay(target: str, lower: list[str], writes: str) -> None:
-    upper, work = os.path.join(writes, "upper"), os.path.join(writes, "work")
-    os.makedirs(upper, mode=0o755, exist_ok=True)
-    os.makedirs(work, mode=0o755, exist_ok=True)
-    namespaces.mount("overlay", target, "overlay", 0, f"lowerdir={_joined(lower)},upperdir={_escaped(upper)},workdir={_escaped(work)}")
+        return f"network link {port}" if network.exists(port) else ""
 
 
 def _joined(folders: list[str]) -> str:
