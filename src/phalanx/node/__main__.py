@@ -10,9 +10,10 @@ from pathlib import Path
 from phalanx.config import Config
 from phalanx.paths import Paths, default_state
 
-from .agent import Agent, Refused, lock, say
+from .agent import Agent, NotWelcome, lock
 from .choose import NoRuntime
 from .launching import LaunchFailed
+from .saying import say
 
 
 def main() -> int:
@@ -38,7 +39,7 @@ def main() -> int:
     agent = Agent(paths, chosen("nodes"), chosen("gpus"), chosen("gpu"), chosen("runtime"), config.join_secret, config.extra)
     try:
         asyncio.run(agent.run())
-    except (Refused, NoRuntime, LaunchFailed, ValueError) as failure:
+    except (NotWelcome, NoRuntime, LaunchFailed, ValueError) as failure:
         say(str(failure))
         return 1
     finally:
