@@ -28,9 +28,10 @@ from phalanx.server.server import Server
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_logs import HEADER, FakeCluster
 
+WORDS = [b"a line\n", b"half", b" more", b"\xf0\x9f", b"\x9a\x80\n", b"\r", b"x" * 60]
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("write"), st.integers(1, 2), st.sampled_from([b"a line\n", b"half", b" more", b"\xf0\x9f", b"\x9a\x80\n", b"\r", b"x" * 60])),
+        st.tuples(st.just("write"), st.integers(1, 2), st.sampled_from(WORDS)),
         st.tuples(st.sampled_from(["send", "send twice", "kill", "idle"]), st.just(0), st.just(b"")),
     ),
     max_size=30,

@@ -92,6 +92,7 @@ class Server:
         """Return when all that timers have begun to commit is on disk and acted on."""
         while self._commits:
             await asyncio.wait(set(self._commits))
+        await self.logs.settle()
 
     def _committed(self, task: asyncio.Task[None]) -> None:
         self._commits.discard(task)
