@@ -39,7 +39,9 @@ def test_a_wait_is_a_queue_line_and_after_a_while_one_info_line(control_plane: C
     assert info_lines(batches) == []
     control_plane.advance(log_display.SAY_AFTER_MS)
     control_plane.advance(log_display.SAY_AGAIN_MS)     # nothing new to say
-    assert info_lines(stream(control_plane, app_id)) == [f"'train' waits: {WHY}\n"]
+    batches = stream(control_plane, app_id)
+    assert info_lines(batches) == [f"'train' waits: {WHY}\n"]
+    assert batches[0].items[0].task_progress.description == "'train' is queued"      # a terminal does not show it twice
 
 
 def test_a_short_wait_leaves_no_line_behind(control_plane: ControlPlane, cluster: FakeCluster, app_id: str) -> None:
