@@ -14,7 +14,9 @@ from click.testing import CliRunner
 
 from phalanx.cli import run as run_module
 from phalanx.cli.main import main
+from phalanx.cli.processes import Process, process_of, read_record
 from phalanx.cli.run import _wants_detached
+from phalanx.cli.supervisor import record_path
 from phalanx.config import Config
 from phalanx.paths import Paths
 
@@ -40,11 +42,11 @@ from phalanx.cli import control_plane, supervisor
 from phalanx.cli.main import main
 stand_in = sys.argv.pop(1)
 
-def start(paths, config, die_with_us):
+def start(paths, config, die_with_us, remove_state=False):
     commands = supervisor.command_lines(paths, config)
     for name in ("server", "agent"):
         commands[name] = [sys.executable, stand_in, name, str(paths.state)]
-    return real(paths, config, die_with_us, commands)
+    return real(paths, config, die_with_us, remove_state, commands)
 
 real, control_plane.start = control_plane.start, start
 main()
@@ -59,13 +61,20 @@ def program(tmp_path: Path) -> Path:
 
 
 def phalanx(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command with stand-ins for server and agent, in a folder for temporary files that we can look at afterwards."""
+    return subprocess.run(phalanx_command(tmp_path, *arguments), capture_output=True, text=True, env=environment(tmp_path))
+
+
+def phalanx_command(tmp_path: Path, *arguments: str) -> list[str]:
+    """With stand-ins for server and agent."""
     driver = tmp_path / "driver.py"
     driver.write_text(DRIVER)
+    return [sys.executable, str(driver), str(Path(__file__).with_name("stand_in.py")), *arguments]
+
+
+def environment(tmp_path: Path) -> dict[str, str]:
+    """With a folder for temporary files that we can look at afterwards."""
     (tmp_path / "tmp").mkdir(exist_ok=True)
-    stand_in = str(Path(__file__).with_name("stand_in.py"))
-    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "MODAL_CONFIG_PATH": str(tmp_path / "none.toml")}
-    return subprocess.run([sys.executable, str(driver), stand_in, *arguments], capture_output=True, text=True, env=environment)
+    return os.environ | {"TMPDIR": str(tmp_path / "tmp"), "MODAL_CONFIG_PATH": str(tmp_path / "none.toml")}
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -75,6 +84,33 @@ def test_a_control_plane_of_its_own_lives_as_long_as_the_program(tmp_path: Path,
     assert "returned: 42" in said.stdout
     assert "phalanx: runtime: process (a stand-in)" in said.stderr
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_nothing_stays_when_the_command_itself_is_killed(tmp_path: Path, program: Path) -> None:
+    program.write_text(PROGRAM.replace("f.remote()", "f.remote(), flush=True); import time; time.sleep(600"))
+    command = phalanx_command(tmp_path, "run", "--own", str(program))
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(tmp_path))
+    assert running.stdout is not None
+    while "returned: 42" not in running.stdout.readline():
+        pass
+    (state,) = (tmp_path / "tmp").iterdir()
+    client = client_of(running.pid)
+    record = read_record(record_path(Paths(state)))
+    running.kill()
+    running.wait()
+    running.stdout.close()
+    assert record["supervisor"].wait(60) and client.wait(60)
+    assert not any(process.is_alive() for process in record.values())
+    assert not state.exists() and not Paths(state).run.exists()
+
+
+def client_of(pid: int) -> Process:
+    """The child of phalanx run that isn't the supervisor."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    (client,) = (child for child in children if b"modal" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"))
+    found = process_of(client)
+    assert found is not None
+    return found
 
 
 def test_the_clients_flags_pass_through(tmp_path: Path, program: Path) -> None:

@@ -25,7 +25,7 @@ from modal_proto import api_grpc
 from modal_proto import api_pb2 as api
 from one_call_server import OneCallServer
 
-from phalanx.front.away import RETRY_AFTER_S, UNFINISHED_INPUT, _RetryPolicy
+from phalanx.front.away import RETRY_AFTER_S
 from phalanx.front.loan import FrontAbsent, Loan, LoanRefused, ask_state, borrow
 from phalanx.paths import Paths
 from phalanx.protocol import agent_grpc, agent_pb2
@@ -120,11 +120,12 @@ def test_a_front_answers_until_the_server_says_that_it_serves(front: RunningFron
         loan = await borrow(front.paths.front_socket)
         async with client(front.listen) as stub:
             await stub.AppHeartbeat(api.AppHeartbeatRequest(app_id="ap-1"))       # recovery takes its time
-            server = await serve(loan, front.paths)
-            created = await stub.AppCreate(api.AppCreateRequest())                # on a new connection, to the server
-            assert created.app_id == "ap-1"
-            server.close()
-            await server.wait_closed()
+        server = await serve(loan, front.paths)
+        async with client(front.listen) as stub:
+            created = await stub.AppCreate(api.AppCreateRequest())
+        assert created.app_id == "ap-1"
+        server.close()
+        await server.wait_closed()
         loan.give_back()
 
     asyncio.run(story())
@@ -207,10 +208,27 @@ def test_a_second_front_of_one_state_is_refused(front: RunningFront) -> None:
     assert ask_state(front.paths.front_socket)["pid"] == front.process.pid      # and the first one's sockets still work
 
 
-def test_the_front_spells_the_clients_messages_right() -> None:
-    assert api.FunctionGetOutputsResponse.FromString(UNFINISHED_INPUT) == api.FunctionGetOutputsResponse(num_unfinished_inputs=1)
-    details = custom_detail_codec.decode(Status.UNAVAILABLE, None, _RetryPolicy().encode(Status.UNAVAILABLE, "away", RETRY_AFTER_S))
-    assert details == [api.RPCRetryPolicy(retry_after_secs=RETRY_AFTER_S)]
+def test_a_map_goes_on_where_it_was_and_a_poll_is_not_told_that_its_call_expired(front: RunningFront) -> None:
+    async def story() -> None:
+        async with client(front.listen) as stub:
+            request = api.FunctionGetOutputsRequest(function_call_id="fc-1", timeout=0, last_entry_id="17-0")
+            answer = await stub.FunctionGetOutputs(request, timeout=4)
+            assert answer == api.FunctionGetOutputsResponse(last_entry_id="17-0", num_unfinished_inputs=1)
+
+    asyncio.run(story())
+
+
+def test_a_request_whose_deadline_comes_first_is_told_to_try_again(front: RunningFront) -> None:
+    async def story() -> None:
+        host, _, port = front.listen.rpartition(":")
+        channel = grpclib.client.Channel(host, int(port), status_details_codec=custom_detail_codec)     # the client's own reading
+        async with client(front.listen, channel) as stub:
+            with pytest.raises(GRPCError) as refused:
+                await stub.FunctionGetDynamicConcurrency(api.FunctionGetDynamicConcurrencyRequest(), timeout=2.5)
+        assert refused.value.status is Status.UNAVAILABLE
+        assert refused.value.details == [api.RPCRetryPolicy(retry_after_secs=RETRY_AFTER_S)]
+
+    asyncio.run(story())
 
 
 async def until(condition: Callable[[], bool]) -> None:

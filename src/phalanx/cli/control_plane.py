@@ -18,7 +18,7 @@ import click
 
 from phalanx.cli.admin import AdminError, call, reachable
 from phalanx.cli.processes import Process, read_record
-from phalanx.cli.supervisor import START_S, STOP_S, ready_path, record_path
+from phalanx.cli.supervisor import START_S, STOP_S, last_words, ready_path, record_path
 from phalanx.config import Config
 from phalanx.paths import Paths, default_state
 
@@ -43,6 +43,10 @@ class Running:
 
     def status(self) -> dict[str, Any]:
         return call(self.listen, self.config, "Status")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Those whose agent is there; the server remembers others from before."""
+        return [node for node in self.status().get("nodes") or [] if not str(node.get("state", "")).startswith("down")]
 
 
 def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,13 +74,16 @@ def find(paths: Paths) -> Running | None:
     return Running(paths, load_config(paths), listen)
 
 
-def start(paths: Paths, config: Config, die_with_us: bool, commands: dict[str, list[str]] | None = None) -> Running:
+def start(paths: Paths, config: Config, die_with_us: bool, remove_state: bool = False,
+          commands: dict[str, list[str]] | None = None) -> Running:
     """Start all and wait until the server answers and the agent has joined. Raises ClickException with what went wrong."""
     paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     config.save(paths.config)
     command = [sys.executable, "-m", "phalanx.cli.supervisor", "--state", str(paths.state)]
     if die_with_us:
         command += ["--die-with", str(os.getpid())]
+    if remove_state:
+        command += ["--remove-state"]
     if commands:
         command += ["--commands", json.dumps(commands)]
     with (paths.state / "supervisor.log").open("ab") as log:
@@ -126,7 +133,7 @@ def _wait(paths: Paths, config: Config, process: subprocess.Popen[str]) -> Runni
     while not _joined(running):
         _check(process)
         if time.monotonic() > deadline:
-            raise click.ClickException(f"no node joined within {JOIN_S:.0f} s: see {paths.state / 'agent.log'}")
+            raise click.ClickException(f"no node joined within {JOIN_S:.0f} s; the agent's last words:\n{last_words(paths, 'agent')}")
         time.sleep(0.1)
     return running
 
@@ -139,7 +146,7 @@ def _check(process: subprocess.Popen[str]) -> None:
 
 def _joined(running: Running) -> bool:
     try:
-        return bool(running.status().get("nodes"))
+        return bool(running.nodes())
     except AdminError:
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import click
 from phalanx.cli import control_plane
 from phalanx.cli.control_plane import Running, state_option
 from phalanx.cli.screen import fleet, isolation
+from phalanx.cli.supervisor import PR_SET_PDEATHSIG
 from phalanx.cli.up import RUNTIMES, with_options
 from phalanx.config import Config
 from phalanx.paths import Paths
@@ -60,8 +62,8 @@ def _own_control_plane(config: Config) -> Iterator[Running]:
     config.listen = f"127.0.0.1:{_free_port()}"
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        running = control_plane.start(paths, config.with_secrets(), die_with_us=True)
-        nodes = running.status()["nodes"]
+        running = control_plane.start(paths, config.with_secrets(), die_with_us=True, remove_state=True)
+        nodes = running.nodes()
         said = [*(f"fleet: {sentence}" for sentence in fleet(nodes)), *(f"{name}: {value}" for name, value in isolation(nodes))]
         click.echo("\n".join(f"phalanx: {sentence}" for sentence in said), err=True)
         yield running
@@ -91,7 +93,7 @@ def _wants_detached(arguments: tuple[str, ...]) -> bool:
 def _modal_run(running: Running, arguments: tuple[str, ...]) -> int:
     """The client gets Ctrl-C from the terminal itself and needs time to say goodbye: wait for it, whatever comes."""
     environment = {**os.environ, **running.client_environment()}
-    client = subprocess.Popen([sys.executable, "-m", "modal", "run", *arguments], env=environment)
+    client = subprocess.Popen([sys.executable, "-m", "modal", "run", *arguments], env=environment, preexec_fn=_die_with_parent)
     previous = signal.signal(signal.SIGTERM, lambda signum, frame: client.send_signal(signal.SIGINT))
     try:
         while True:
@@ -102,6 +104,11 @@ def _modal_run(running: Running, arguments: tuple[str, ...]) -> int:
                 continue
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _die_with_parent() -> None:
+    """In the client, before it starts: end it when we are killed, as the control plane ends then too."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _free_port() -> int:

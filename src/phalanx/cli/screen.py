@@ -12,15 +12,18 @@ from rich.text import Text
 from phalanx import __version__
 from phalanx.cli.control_plane import Running
 
+LOOPBACK = ("127.", "localhost:", "[::1]:")
 GUARANTEES = ("network", "pids", "limits", "images", "clean-up")
 
 
 def show_up(running: Running, detached: bool) -> None:
-    status = running.status()
+    nodes = running.nodes()
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"Phalanx {__version__} is up\n")
     lines = [("listens at", running.url), ("state", str(running.paths.state)), ("logs", f"{running.paths.state}/*.log")]
-    lines += [("fleet", sentence) for sentence in fleet(status["nodes"])] + isolation(status["nodes"])
+    lines += [("fleet", sentence) for sentence in fleet(nodes)] + isolation(nodes)
+    if not running.listen.startswith(LOOPBACK):
+        lines.insert(1, ("", "without encryption: for a network that you trust"))
     _print_pairs(console, lines)
     console.print("\nPoint a client at it:")
     for name, value in running.client_environment().items():

@@ -1,6 +1,6 @@
 """Starts front, server and agent, starts them again after a crash, and stops them in the right order.
 
-python -m phalanx.cli.supervisor --state DIR [--die-with PID]
+python -m phalanx.cli.supervisor --state DIR [--die-with PID] [--remove-state]
 
 Runs in a session of its own, so that Ctrl-C on a terminal reaches only who started it. SIGTERM stops all and leaves nothing.
 What it has to say before everything runs goes to stderr, for `phalanx up` to show.
@@ -51,6 +51,13 @@ def ready_path(paths: Paths) -> Path:
 
 def log_path(paths: Paths, name: str) -> Path:
     return paths.state / f"{name}.log"
+
+
+def last_words(paths: Paths, name: str) -> str:
+    """The end of a process's log."""
+    log = log_path(paths, name)
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(f"    {line}" for line in lines[-12:])
 
 
 def command_lines(paths: Paths, config: Config) -> dict[str, list[str]]:
@@ -130,18 +137,14 @@ class Supervisor:
             if self._stop.is_set():
                 raise StartFailed("stopped before it was up")
             if process.returncode is not None:
-                raise StartFailed(f"the {name} ended at once with code {process.returncode}:\n{self._last_words(name)}")
+                raise StartFailed(f"the {name} ended at once with code {process.returncode}:\n{last_words(self._paths, name)}")
             if time.monotonic() > deadline:
-                raise StartFailed(f"the {name} was not ready after {START_S:.0f} s:\n{self._last_words(name)}")
+                raise StartFailed(f"the {name} was not ready after {START_S:.0f} s:\n{last_words(self._paths, name)}")
             await asyncio.sleep(0.02)
 
     def _front_listens(self) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self._paths.front_socket)) == 0
-
-    def _last_words(self, name: str) -> str:
-        lines = log_path(self._paths, name).read_text(errors="replace").splitlines()
-        return "\n".join(f"    {line}" for line in lines[-12:])
 
     async def _keep(self, name: str) -> None:
         """Start one process again whenever it ends."""
@@ -205,6 +208,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m phalanx.cli.supervisor", description="Keeps front, server and agent running.")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--die-with", type=int, help="stop everything when this process, our parent, ends")
+    parser.add_argument("--remove-state", action="store_true", help="leave nothing at the end, not even the state folder")
     parser.add_argument("--commands", type=json.loads, help=argparse.SUPPRESS)     # tests start stand-ins
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_DFL)       # a shell's background job ignores it, and so would all containers
@@ -219,7 +223,11 @@ def main() -> int:
         paths.run.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = Config.load(paths.config)
         supervisor = Supervisor(paths, options.commands or command_lines(paths, config), config.grace_ms / 1000)
-        asyncio.run(supervisor.run())
+        try:
+            asyncio.run(supervisor.run())
+        finally:
+            if options.remove_state:
+                shutil.rmtree(paths.state, ignore_errors=True)
         lock.close()
     except (StartFailed, ValueError, OSError) as error:
         print(error, file=sys.stderr)

@@ -8,7 +8,6 @@ so that a cut is the only retry which an absence costs it (the clients give up a
 from __future__ import annotations
 
 import asyncio
-import struct
 from typing import Any
 
 from grpclib import GRPCError, Status
@@ -16,14 +15,12 @@ from grpclib.const import Cardinality, Handler
 from grpclib.encoding.base import CodecBase, StatusDetailsCodecBase
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
+from modal_proto import api_pb2
 
-EMPTY = b""
-UNFINISHED_INPUT = b"\x30\x01"      # FunctionGetOutputsResponse.num_unfinished_inputs = 1: with 0, fc.get() says "expired"
-LONG_POLL_S = 50.0                  # FunctionGetInputs and AppGetLogs carry no deadline; the server holds them about as long
-OUTPUTS_GRACE_S = 4.0               # a client's deadline for FunctionGetOutputs is its timeout plus this
+LONG_POLL_S = 50.0              # FunctionGetInputs carries no deadline; the server holds it about as long
 BEFORE_DEADLINE_S = 2.0
 RETRY_AFTER_S = 1.0
-FAREWELL_S = 0.1                    # for the last answers to arrive before the connections are cut
+FAREWELL_S = 0.1                # for the last answers to arrive before the connections are cut
 
 
 class AwayAnswers:
@@ -31,7 +28,7 @@ class AwayAnswers:
 
     def __init__(self) -> None:
         self._returned = asyncio.Event()
-        self._server = Server([], codec=_Bytes(), status_details_codec=_RetryPolicy())
+        self._server = Server([], codec=_Bytes(), status_details_codec=_Details())
         self._server._mapping = _EveryMethod(self._answer)     # grpclib knows only lists of methods; clients have 285 and more
         self._connections: set[H2Protocol] = set()
         self._held: set[asyncio.Transport] = set()
@@ -68,28 +65,43 @@ class AwayAnswers:
         service, method = stream._method_name.strip("/").split("/")        # grpclib tells it by this name only
         if service.startswith("phalanx."):
             raise GRPCError(Status.UNAVAILABLE, "the Phalanx server is not running; its front is, and keeps clients waiting")
-        await stream.recv_message()     # read and dropped: unread data would block the connection's other requests
-        if self._returned.is_set():
+        request = await stream.recv_message()       # always read: unread data would block the connection's other requests
+        if request is None or self._returned.is_set():
             await _forever()            # this connection is about to be cut
         left = stream.deadline.time_remaining() if stream.deadline else None
         if method == "AppHeartbeat":
-            await stream.send_message(EMPTY)
+            await stream.send_message(b"")
         elif method == "FunctionGetOutputs":
-            await self._hold(max(0.0, (left or 0.0) - OUTPUTS_GRACE_S))
-            await stream.send_message(UNFINISHED_INPUT)
+            await stream.send_message(await self._no_outputs(request))
         elif method == "AppGetLogs":
-            await self._hold(LONG_POLL_S)      # ended without a message; an error would make the client ask without a pause
+            await self._no_logs(request)
         elif method == "FunctionGetInputs":
             await self._hold(LONG_POLL_S)
-            await stream.send_message(EMPTY)
+            await stream.send_message(b"")
         elif method == "ContainerHeartbeat":
             await self._hold((left or LONG_POLL_S) - BEFORE_DEADLINE_S)
-            await stream.send_message(EMPTY)
+            await stream.send_message(b"")
         elif left is None:
             await _forever()
         else:
             await asyncio.sleep(max(0.0, left - BEFORE_DEADLINE_S))
-            raise GRPCError(Status.UNAVAILABLE, "the Phalanx server is restarting", details=RETRY_AFTER_S)
+            policy = api_pb2.RPCRetryPolicy(retry_after_secs=RETRY_AFTER_S)
+            raise GRPCError(Status.UNAVAILABLE, "the Phalanx server is restarting", details=[policy])
+
+    async def _no_outputs(self, request: bytes) -> bytes:
+        """Held as long as asked, then empty. With no unfinished input `fc.get()` would say that the call has expired; `.map()` goes
+        on from the entry that the answer names."""
+        asked = api_pb2.FunctionGetOutputsRequest.FromString(request)
+        await self._hold(asked.timeout)
+        return api_pb2.FunctionGetOutputsResponse(last_entry_id=asked.last_entry_id, num_unfinished_inputs=1).SerializeToString()
+
+    async def _no_logs(self, request: bytes) -> None:
+        """Ended without a word after the time asked for: after an error the client would ask again without a pause, for ever. One
+        that doesn't follow (timeout 0) would take an end for "no logs", so it waits."""
+        asked = api_pb2.AppGetLogsRequest.FromString(request)
+        if not asked.timeout:
+            await _forever()
+        await self._hold(asked.timeout)
 
     async def _hold(self, seconds: float) -> None:
         try:
@@ -127,18 +139,14 @@ class _Bytes(CodecBase):
         return data
 
 
-class _RetryPolicy(StatusDetailsCodecBase):
-    """google.rpc.Status with one RPCRetryPolicy{retry_after_secs}: clients since 1.3.5 wait that long and ask again, forever."""
+class _Details(StatusDetailsCodecBase):
+    """As google.rpc.Status; grpclib's own codec for it would need one more package."""
 
-    def encode(self, status: Status, message: str | None, details: float) -> bytes:
-        policy = b"\x0d" + struct.pack("<f", details)
-        packed = _field(1, b"type.modal.com/modal.client.RPCRetryPolicy") + _field(2, policy)
-        return bytes([0x08, status.value]) + _field(2, (message or "").encode()) + _field(3, packed)
+    def encode(self, status: Status, message: str | None, details: Any) -> bytes:
+        encoded = api_pb2.RPCStatus(code=status.value, message=message or "")
+        for detail in details or []:
+            encoded.details.add().Pack(detail)
+        return encoded.SerializeToString()
 
     def decode(self, status: Status, message: str | None, data: bytes) -> None:
         return None
-
-
-def _field(number: int, data: bytes) -> bytes:
-    assert len(data) < 128      # one byte holds the length
-    return bytes([number << 3 | 2, len(data)]) + data

@@ -97,7 +97,7 @@ class Retention:
 class Offer:
     """What an engine can add: up to `most` nodes like `node`, ready `boot_ms` after the order. `node` None: it can't say what.
 
-    `most` None means without limit.
+    `most` counts what can still be ordered now, beyond what is on its way; None means without limit.
     """
 
     offer_id: str
@@ -114,3 +114,11 @@ class Arrival:
     count: int
     ready_ms: int
     request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rented:
+    """A registered node that costs something while it is here: it may be given back when idle. `idle_since_ms` None: not idle."""
+
+    node_id: str
+    idle_since_ms: int | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from phalanx.model.fleet import Arrival, Hold, Node, NodeState, Offer, Retention
+from phalanx.model.fleet import Arrival, Hold, Node, NodeState, Offer, Rented, Retention
 from phalanx.model.gpus import GpuChoice
 from phalanx.model.reasons import Number, Reason, ReasonCode, Wish, WishKind, sentence
 
 __all__ = [
-    "Arrival", "Ask", "Evict", "GpuChoice", "Hold", "Node", "NodeState", "Number", "Offer", "Plan", "Policy", "Provision", "Quota",
-    "Reason", "ReasonCode", "Request", "Reservation", "Retention", "Snapshot", "Start", "Usage", "Wait", "Where", "Wish", "WishKind",
-    "sentence",
+    "Arrival", "Ask", "Evict", "GpuChoice", "Hold", "Node", "NodeState", "Number", "Offer", "Plan", "Policy", "Provision",
+    "Quota", "Reason", "ReasonCode", "Rented", "Request", "Reservation", "Retention", "Snapshot", "Start", "Usage", "Wait",
+    "Where", "Wish", "WishKind", "sentence",
 ]  # fmt: skip
 
 
@@ -114,17 +114,27 @@ class Snapshot:
     usage: tuple[Usage, ...] = ()
     offers: tuple[Offer, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
+    rented: tuple[Rented, ...] = ()
     recent_wait_ms: int = 0                      # what gangs that started lately had waited; scales the age guard
     version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The settings of the planner, with the values they have when nobody sets them."""
+    """The settings of the planner, with the values they have when nobody sets them. docs/scheduling.md says why each is what it is."""
 
-    order: str = "wfp3"                 # wfp3, fifo, sjf
-    backfill: str = "easy"              # easy: one dated reservation; none: strict order; skip: no reservation
+    order: str = "wfp"                  # wfp; for comparison wfp3, sjf, fifo
+    backfill: str = "easy"              # easy: a dated claim that backfill never delays; skip: no claim; none: strict order
+    age_factor: int = 12                # beyond this many times the recent mean wait, age outweighs length
+    soft_claims: int = 1                # claims on other fabrics for the next in order, without a promise
     preempt: bool = True
+    preempt_gain_ms: int = 60_000       # evict only for a start that is this much earlier
+    grace_ms: int = 30_000              # from an eviction to clean nodes
+    eviction_budget: int = 3            # how often one request may have others evicted
+    provision: bool = True
+    keep_idle_ms: int = 300_000         # rented nodes stay this long after their last gang
+    forecasts: int = 8                  # so many waiting gangs are told an earliest start
+    debug: bool = False                 # recount the index and compare
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,9 @@ def _nodes(count: int) -> str:
 
 def _wanted(reason: Reason) -> str:
     what = reason.text("each")
+    if reason.number("containers"):
+        count = reason.number("containers")
+        return f"room for {count} container{'' if count == 1 else 's'}" + (f" with {what}" if what else "")
     return _nodes(reason.number("need")) + (f" with {what}" if what else "")
 
 
@@ -125,7 +128,10 @@ def _no_capacity(reason: Reason) -> str:
     occupied = _occupied(reason)
     if network:
         return f"network {network}: {free} of {need} nodes free" + (f"; {occupied}" if occupied else "")
-    return f"waiting for {_wanted(reason)}: {free} free" + (f", {occupied}" if occupied else "")
+    what_else = f", {occupied}" if occupied else ""
+    return f"waiting for {_wanted(reason)}: {free} nodes free{what_else}" if reason.number("containers") else (
+        f"waiting for {_wanted(reason)}: {free} free{what_else}"
+    )
 
 
 def _fragmented(reason: Reason) -> str:

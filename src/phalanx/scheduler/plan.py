@@ -1,202 +1,181 @@
-"""The gang planner: `plan(snapshot, policy)`, pure, total, deterministic."""
+"""The gang planner: `plan(snapshot, policy)`, pure, total, deterministic. docs/scheduling.md tells it on one page.
+
+    1  order    priority, fair share, then wait weighted by length and size; who was promised a date goes first
+    2  start    each in turn where it fits and no dated claim is moved
+    3  claim    the first that does not fit is promised the earliest date; the next gets a claim without a promise elsewhere
+    4  evict    what-if: whole victims of lower priority, if the gang then starts
+    5  buy      what-if: whole gangs from an offer, if that is earlier than waiting
+    6  reasons  for everybody else, with numbers, from the state at the end
+"""
 
 from __future__ import annotations
 
-from phalanx.model.fleet import Node, NodeState
-from phalanx.model.plan import Plan, Policy, Request, Snapshot, Start, Wait
-from phalanx.model.reasons import Number, Reason, ReasonCode, Wish, WishKind
-from phalanx.scheduler.fit import Option, can_ever_fit, describe_each, fabric_of, options_of, serves
+from dataclasses import replace
+
+from phalanx.model.plan import Evict, Plan, Policy, Request, Reservation, Snapshot, Start, Wait
+from phalanx.model.reasons import Number, Reason, ReasonCode
+from phalanx.scheduler.evict import Evictor
+from phalanx.scheduler.fit import describe_each
+from phalanx.scheduler.index import FleetIndex
+from phalanx.scheduler.ledger import Ledger
+from phalanx.scheduler.order import queue
+from phalanx.scheduler.place import place_gang
+from phalanx.scheduler.provision import Provisioner, to_release
+from phalanx.scheduler.quota import Quotas
+from phalanx.scheduler.reserve import Claim, earliest
+from phalanx.scheduler.shared import SharedNodes
+from phalanx.scheduler.why import Reasons, never
 
 _DEFAULT = Policy()
 
 
-def plan(snapshot: Snapshot, policy: Policy = _DEFAULT) -> Plan:
-    """Decide for every pending request: start it, or say why it waits."""
-    table = _Table(snapshot)
-    starts: list[Start] = []
-    waits: list[Wait] = []
-    queue = sorted(snapshot.pending, key=lambda r: (r.warm, -r.priority, r.submitted_ms, r.request_id))
-    for request in queue:
-        reason = table.barred(request)
-        start = table.place(request) if reason is None else None
-        if start is not None:
-            table.take(request, start)
-            starts.append(start)
-        else:
-            waits.append(Wait(request.request_id, reason or table.why(request)))
-    return Plan(snapshot.version, tuple(starts), tuple(waits), order=tuple(r.request_id for r in queue))
+def plan(snapshot: Snapshot, policy: Policy = _DEFAULT, index: FleetIndex | None = None) -> Plan:
+    """Decide for every pending request: start it, or say why it waits.
+
+    `index`: the kept index of the same nodes and holds; `snapshot.nodes` and `.holds` are then not read. None builds it.
+    """
+    if index is None:
+        index = FleetIndex.of(snapshot.nodes, snapshot.holds)
+    elif policy.debug:
+        index.recount()
+    run = _Run(snapshot, policy, index)
+    order = queue(snapshot, policy)
+    for request in order:
+        run.consider(request)
+    return run.finish(order)
 
 
-class _Table:
-    """What is free while one plan is made. Built anew for each plan."""
+class _Run:
+    """One plan in the making."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy, index: FleetIndex) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
         self.now = snapshot.now_ms
-        self.nodes = sorted(snapshot.nodes, key=lambda n: (fabric_of(n), n.block, n.rack, n.fabric_id, n.node_id))
-        self.types = {n.gpu_type for n in self.nodes}
-        self.offers = snapshot.offers
-        self.whole: dict[str, str] = {}
-        self.shares: dict[str, list[tuple[int, int, int]]] = {}
-        self.kept = {n: r.request_id for r in snapshot.retentions if r.until_ms > self.now for n in r.node_ids}
-        self.quota = {q.workspace: q.nodes for q in snapshot.quotas}
-        self.used: dict[str, int] = {}
-        for hold in snapshot.holds:
-            if hold.whole:
-                self.used[hold.workspace] = self.used.get(hold.workspace, 0) + len(hold.node_ids)
-            for node_id in hold.node_ids:
-                if hold.whole:
-                    self.whole[node_id] = hold.holder_id
-                else:
-                    self.shares.setdefault(node_id, []).append((hold.cpu_milli, hold.memory_mib, hold.gpu_count))
+        self.ledger = Ledger(index, snapshot.now_ms, snapshot.retentions)
+        self.shared = SharedNodes(self.ledger)
+        self.quotas = Quotas(snapshot.quotas, index.used)
+        self.evictor = Evictor(self.ledger, self.quotas, policy)
+        self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
+        self.claims: list[Claim] = []
+        self.dated = 0                              # claims made because nothing was free, the promise first
+        self.starts: list[Start] = []
+        self.evicts: list[Evict] = []
+        self.reserve: list[Reservation] = []
+        self.reasons: dict[str, Reason] = {}
+        self.blocked: list[Request] = []            # in order; their reasons are told at the end
+        self._never: dict[tuple[int, int], Reason | None] = {}
 
-    def barred(self, request: Request) -> Reason | None:
-        """Reasons that have nothing to do with free nodes."""
+    def consider(self, request: Request) -> None:
+        """Start it, or find out what stops it and what can be done for it."""
+        reason = self._barred(request)
+        if reason is not None:
+            self.reasons[request.request_id] = reason
+            return
+        if self.policy.backfill == "none" and self.blocked:
+            self.blocked.append(request)
+            return
+        refusal = self.quotas.refusal(request)
+        if refusal is None:
+            place = place_gang(self.ledger, request, self.claims) if request.ask.whole else self.shared.place(request, self.claims)
+            if place is not None:
+                self.quotas.take(request)
+                self.starts.append(place)
+                return
+        elif not self._reclaim(request):
+            self.reasons[request.request_id] = refusal
+            return
+        else:
+            return
+        self.blocked.append(request)
+        if request.ask.whole:
+            self._provide(request)
+
+    def finish(self, order: list[Request]) -> Plan:
+        """Reasons, forecasts and the plan."""
+        reasons = Reasons(self.ledger, self.claims)
+        forecasts = self.policy.forecasts
+        promised = {claim.request_id: claim.start_ms for claim in self.claims}
+        for request in self.blocked:
+            name = request.request_id
+            reason = self.reasons.get(name) or reasons.why(request)
+            start_ms = promised.get(name)
+            if start_ms is None and forecasts > 0 and request.ask.whole and self.policy.backfill == "easy":
+                forecasts -= 1
+                found = earliest(self.ledger, request, self.claims)
+                start_ms = found.start_ms if found is not None else None
+            self.reasons[name] = replace(reason, earliest_start_ms=start_ms) if start_ms is not None else reason
+        return Plan(
+            version=self.snapshot.version,
+            starts=tuple(self.starts),
+            waits=tuple(Wait(r.request_id, self.reasons[r.request_id]) for r in order if r.request_id in self.reasons),
+            reserve=tuple(self.reserve),
+            evict=tuple(self.evicts),
+            provision=tuple(self.provisioner.ordered),
+            release=to_release(self.ledger, self.snapshot.rented, self.claims, self.policy),
+            order=tuple(r.request_id for r in order),
+        )
+
+    def _barred(self, request: Request) -> Reason | None:
+        """What no free node would change."""
         if request.not_before_ms > self.now:
             numbers: tuple[tuple[str, Number], ...] = (("attempt", request.attempt), ("until_ms", request.not_before_ms))
             return Reason(ReasonCode.BACKOFF, numbers, request.not_before_ms)
-        limit = self.quota.get(request.workspace)
-        used = self.used.get(request.workspace, 0)
-        if request.ask.whole and limit is not None and used + request.size > limit:
-            return Reason(
-                ReasonCode.QUOTA,
-                (("workspace", request.workspace), ("used", used), ("limit", limit), ("need", request.size)),
-                None,
-                Wish(WishKind.QUOTA_RAISED, used + request.size - limit, request.workspace),
-            )
-        return can_ever_fit(request, self.nodes, self.offers)
-
-    def place(self, request: Request) -> Start | None:
-        """The first option with room: the fabric with the fewest free nodes left over, neighbours together."""
-        for option in options_of(request.ask, self.types):
-            start = self._gang(request, option) if request.ask.whole else self._share(request, option)
-            if start is not None:
-                return start
-        return None
-
-    def take(self, request: Request, start: Start) -> None:
-        """Book a start, so that the next request sees it."""
-        if request.ask.whole:
-            self.used[request.workspace] = self.used.get(request.workspace, 0) + request.size
-        for node_id in start.node_ids:
-            if request.ask.whole:
-                self.whole[node_id] = request.request_id
-            else:
-                self.shares.setdefault(node_id, []).append((request.ask.cpu_milli, request.ask.memory_mib, start.gpu_count))
-
-    def _usable(self, node: Node, request: Request) -> bool:
-        kept_for = self.kept.get(node.node_id, request.request_id)
-        return node.state is NodeState.UP and node.node_id not in request.excluded_nodes and kept_for == request.request_id
-
-    def _gang(self, request: Request, option: Option) -> Start | None:
-        fabrics: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            busy = node.node_id in self.whole or node.node_id in self.shares
-            if not busy and self._usable(node, request) and serves(node, request, option):
-                fabrics.setdefault(fabric_of(node), []).append(node)
-        best: tuple[int, str, list[Node]] | None = None
-        for name, free in sorted(fabrics.items()):
-            chosen = _blocks(free, request)
-            if chosen and (best is None or len(free) < best[0]):
-                best = (len(free), name, chosen)
-        if best is None:
+        if self.snapshot.offers:
             return None
-        return Start(request.request_id, tuple(n.node_id for n in best[2]), best[1], option.gpu_type, option.gpus)
+        key = (id(self.ledger.view(request)), request.size)
+        if key not in self._never:
+            self._never[key] = never(self.ledger, request)
+        return self._never[key]
 
-    def _share(self, request: Request, option: Option) -> Start | None:
-        """Fullest shared node first, then an empty node, those without GPUs before the others."""
-        room = {}
-        for node in self.nodes:
-            if node.node_id not in self.whole and self._usable(node, request) and serves(node, request, option):
-                shares = self.shares.get(node.node_id, [])
-                gpus = node.gpus_of(option.gpu_type) if option.gpu_type else 0
-                room[node.node_id] = [
-                    node.cpu_milli - sum(s[0] for s in shares),
-                    node.memory_mib - sum(s[1] for s in shares),
-                    gpus - sum(s[2] for s in shares) if option.gpu_type else 0,
-                ]
-        order = sorted(
-            (n for n in self.nodes if n.node_id in room),
-            key=lambda n: (n.node_id not in self.shares, n.gpu_count > 0, room[n.node_id][0], n.node_id),
-        )
-        ask = (request.ask.cpu_milli, request.ask.memory_mib, option.gpus)
-        chosen: list[str] = []
-        for node in order:
-            left = room[node.node_id]
-            while len(chosen) < request.size and all(have >= want for have, want in zip(left, ask, strict=True)):
-                chosen.append(node.node_id)
-                left[:] = [have - want for have, want in zip(left, ask, strict=True)]
-        if len(chosen) < request.size:
+    def _provide(self, request: Request) -> None:
+        """A blocked gang: a dated claim, or victims, or new nodes; whichever is earliest and allowed."""
+        claim = self._claim(request)
+        by_ms = self.now + self.policy.preempt_gain_ms if claim is None else claim.start_ms
+        if self.policy.preempt and by_ms >= self.now + self.policy.preempt_gain_ms and self._evict(request, claim):
+            return
+        if self.policy.provision and not request.warm:
+            bought = self.provisioner.cover(self.ledger, request, self.claims, claim.start_ms if claim is not None else 1 << 62)
+            if bought is not None:
+                coming_claim, coming = bought
+                self._note(coming_claim)
+                told = self._told(ReasonCode.PROVISIONING, request, coming=coming, ready_ms=coming_claim.start_ms)
+                self.reasons[request.request_id] = told
+                return
+        if claim is not None:
+            self._note(claim)
+            if not self.reserve:
+                self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))
+            self.dated += 1
+
+    def _claim(self, request: Request) -> Claim | None:
+        """The first blocked gang may claim anywhere, the next ones only on fabrics without a claim; warm ones never."""
+        if self.policy.backfill != "easy" or request.warm or self.dated > self.policy.soft_claims:
             return None
-        return Start(request.request_id, tuple(chosen), "", option.gpu_type, option.gpus)
+        avoid = frozenset(c.fabric for c in self.claims) if self.dated else frozenset[str]()
+        return earliest(self.ledger, request, self.claims, avoid)
 
-    def why(self, request: Request) -> Reason:
-        """It could run on this fleet, and there is no room now: count what its nodes do, on the fabric where most are free."""
-        best: tuple[int, str, dict[str, int], set[str], set[str]] | None = None
-        free_in_all = 0
-        for option in options_of(request.ask, self.types):
-            fabrics: dict[str, list[Node]] = {}
-            for node in self.nodes:
-                if serves(node, request, option):
-                    fabrics.setdefault(fabric_of(node), []).append(node)
-            for name, nodes in sorted(fabrics.items()):
-                counts: dict[str, int] = {}
-                holders: set[str] = set()
-                causes: set[str] = set()
-                for node in nodes:
-                    state = self._state(node, request)
-                    counts[state] = counts.get(state, 0) + 1
-                    if state == "held":
-                        holders.add(self.whole[node.node_id])
-                    elif state in ("draining", "down", "cordoned") and node.state_reason:
-                        causes.add(node.state_reason)
-                free_in_all += counts.get("free", 0)
-                if best is None or counts.get("free", 0) > best[0]:
-                    best = (counts.get("free", 0), name, counts, holders, causes)
-        assert best is not None, "can_ever_fit has refused what no node serves"
-        free, name, counts, holders, causes = best
-        numbers: list[tuple[str, Number]] = [("need", request.size), ("free", free), ("each", describe_each(request.ask))]
-        for state in ("held", "shared", "draining", "cordoned", "down", "retained", "excluded"):
-            if counts.get(state):
-                numbers.append((state, counts[state]))
-                if state in ("draining", "cordoned", "down") and causes:
-                    numbers.append((f"{state}_why", ", ".join(sorted(causes))))
-        if holders:
-            shown = sorted(holders)
-            numbers.append(("held_by", " and ".join(shown[:2]) + (f" and {len(shown) - 2} more" if len(shown) > 2 else "")))
-        away = sum(counts.get(state, 0) for state in ("draining", "cordoned", "down"))
-        network = name.rsplit("/", 1)[-1]
-        if away and free + away >= request.size:
-            wish = Wish(WishKind.NODES_BACK, request.size - free, network)
-            return Reason(ReasonCode.DRAINING, (*numbers, ("network", network)), None, wish)
-        if request.ask.whole and free_in_all >= request.size:
-            code = ReasonCode.DOMAIN if request.fabric_size > 1 else ReasonCode.FRAGMENTED
-            extra: tuple[tuple[str, Number], ...] = (("largest", free), ("network", network), ("fabric_size", request.fabric_size))
-            wish = Wish(WishKind.NODES_ADDED, request.size - free, network)
-            return Reason(code, (("need", request.size), ("free", free_in_all), *extra), None, wish)
-        return Reason(ReasonCode.NO_CAPACITY, tuple(numbers), None, Wish(WishKind.NODES_ADDED, request.size - free, network))
+    def _evict(self, request: Request, claim: Claim | None) -> bool:
+        found = self.evictor.victims(request, self.claims)
+        if found is None:
+            return False
+        evicts, theirs = found
+        self.evicts += evicts
+        self._note(theirs)
+        names = " and ".join(e.holder_id for e in evicts)
+        self.reasons[request.request_id] = self._told(ReasonCode.PREEMPTING, request, victims=names)
+        return True
 
-    def _state(self, node: Node, request: Request) -> str:
-        if node.state is not NodeState.UP:
-            return str(node.state.value)
-        if node.node_id in self.whole:
-            return "held"
-        if node.node_id in request.excluded_nodes:
-            return "excluded"
-        if node.node_id in self.kept and self.kept[node.node_id] != request.request_id:
-            return "retained"
-        return "shared" if node.node_id in self.shares else "free"
+    def _reclaim(self, request: Request) -> bool:
+        """Its quota is its own but lent to others: take it back. Else it waits for its quota."""
+        if not self.policy.preempt or not request.ask.whole or not self._evict(request, None):
+            return False
+        self.blocked.append(request)
+        return True
 
+    def _note(self, claim: Claim) -> None:
+        self.claims.append(claim)
 
-def _blocks(free: list[Node], request: Request) -> list[Node]:
-    """`size` nodes in rank order, or nothing. Nodes come sorted by block, rack and NVLink domain, so neighbours stay together."""
-    if request.fabric_size <= 1:
-        return free[: request.size] if len(free) >= request.size else []
-    domains: dict[str, list[Node]] = {}
-    for node in free:
-        if node.fabric_id:
-            domains.setdefault(node.fabric_id, []).append(node)
-    chosen: list[Node] = []
-    for nodes in domains.values():
-        whole = len(nodes) // request.fabric_size * request.fabric_size
-        chosen.extend(nodes[: min(whole, request.size - len(chosen))])
-    return chosen if len(chosen) == request.size else []
+    def _told(self, code: ReasonCode, request: Request, **more: Number) -> Reason:
+        free = self.ledger.view(request).largest
+        return Reason(code, (("need", request.size), ("free", free), ("each", describe_each(request.ask)), *sorted(more.items())))

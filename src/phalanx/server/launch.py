@@ -30,8 +30,8 @@ def container_spec(server: Server, function: Function, member: Member, gpu_choic
     definition = ranked_of(function)[gpu_choice if function.ranked else 0]
     image = server.world[Image].get(function.image_id)
     python_version = (image.python_version if image else "") or OWN_PYTHON
-    chosen = function.gpus[gpu_choice] if function.gpus else ["", 0, False]
     assignment = server.world[Assignment].get(member.assignment)
+    chosen = function.gpus[gpu_choice] if function.gpus else ["", 0, False]
     return ContainerSpec(
         container_arguments=_arguments(server, function, member, definition).SerializeToString(),
         layer_ids=_layers(server, function, python_version),
@@ -90,7 +90,7 @@ def _environment(server: Server, function: Function, member: Member, definition:
 
 
 def _threads(function: Function, definition: api_pb2.Function) -> int:
-    """From the CPU request (reference: platform-behaviour.md 3.3). 0, say nothing, for a cluster that asks no CPUs: it has the whole node."""
+    """From the CPU request (reference: platform-behaviour.md 3.3). 0: say nothing, for a cluster that asks no CPUs has the whole node."""
     if function.clustered and not definition.resources.milli_cpu:
         return 0
     return max(1, math.ceil(function.cpu_milli / 1000))

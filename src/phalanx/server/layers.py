@@ -31,13 +31,11 @@ class LayerFile:
 
 
 def layer_files(server: Server, layer_id: str) -> Iterator[LayerFile]:
-    """A layer's files in path order. Raises a refusal before the first when there is no such layer."""
+    """A layer's files in path order. A refusal when there is no such layer."""
     mount = server.world[Mount].get(layer_id)
     if mount is None:
         raise not_found("Layer", layer_id)
-    if mount.folder:
-        return _of_folder(Path(mount.folder))
-    return _of_files(server, mount)
+    return _of_folder(Path(mount.folder)) if mount.folder else _of_files(server, mount)
 
 
 def mount_id_of(files: dict[str, list[object]]) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from phalanx.core import events as ev
+from phalanx.core.gang import Gang
 from phalanx.model.app import App
+from phalanx.model.cluster import Cause, Phase
+from phalanx.model.fleet import Hold
 from phalanx.model.gpus import GpuChoice, accepted_types
 from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Request, Snapshot, Start
@@ -15,6 +20,7 @@ from phalanx.model.work import Function, Input
 from phalanx.scheduler.fit import can_ever_fit
 from phalanx.scheduler.plan import plan
 from phalanx.server.gangs import STOPPED_APP_STATES
+from phalanx.server.giving_up import given_up
 from phalanx.server.pool import Pool, wanted_clusters
 from phalanx.server.snapshot import hold_of, node_of, request_of
 from phalanx.server.unit import Unit
@@ -72,20 +78,31 @@ class Planning:
             self.waits = {}
             self._tell()
             return
-        gangs = server.gangs.running.values()
-        decided = plan(
-            Snapshot(
-                server.now_ms(),
-                nodes=tuple(node_of(record, server.agents.is_connected(record.node_id)) for record in self._nodes()),
-                holds=tuple(hold_of(g, server.world[Function][g.assignment.function_id], g.members) for g in gangs),
-                pending=tuple(requests.values()),
-            )
+        snapshot = Snapshot(
+            server.now_ms(),
+            nodes=tuple(node_of(record, server.agents.is_connected(record.node_id)) for record in self._nodes()),
+            holds=tuple(self._hold(gang) for gang in server.gangs.running.values()),
+            pending=tuple(requests.values()),
         )
+        decided = plan(snapshot)
         for start in decided.starts:
             function = server.world[Function][requests[start.request_id].function_id]
             server.gangs.begin(unit, function, start, _choice(function, start))
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
+        if decided.starts:
+            unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
+            return
+        idle = {hold.holder_id for hold in snapshot.holds if hold.warm}
+        for cluster_id in [e.holder_id for e in decided.evict if e.holder_id in idle] or given_up(snapshot, decided):
+            number = next(n for n, gang in server.gangs.running.items() if gang.assignment.cluster_id == cluster_id)
+            server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "given up to a waiting call", graceful=True))
         self._tell()
+
+    def _hold(self, gang: Gang) -> Hold:
+        function = self._server.world[Function][gang.assignment.function_id]
+        waiting = self._server.gangs.pool(function.function_id).waiting
+        idle = gang.assignment.phase == Phase.RUNNING and not gang.open and not waiting
+        return replace(hold_of(gang, function, gang.members), warm=idle, ending=not gang.is_counted)
 
     def _functions(self) -> list[Function]:
         return [self._server.world[Function][f] for f in self._server.gangs.pools if f in self._server.world[Function]]

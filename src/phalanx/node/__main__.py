@@ -1,0 +1,50 @@
+"""python -m phalanx.node --state DIR: the agent of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from phalanx.config import Config
+from phalanx.paths import Paths, default_state
+
+from .agent import Agent, Refused, lock, say
+from .choose import NoRuntime
+from .launching import LaunchFailed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m phalanx.node", description=__doc__)
+    parser.add_argument("--state", type=Path, default=default_state(), help="the state folder; its config.json has the defaults")
+    parser.add_argument("--nodes", type=int, help="virtual nodes on this machine (one, whatever this says, where it has real GPUs)")
+    parser.add_argument("--gpus", type=int, help="simulated GPUs of a virtual node")
+    parser.add_argument("--gpu", help="the type they say they are; any takes every type")
+    parser.add_argument("--runtime", choices=["auto", "crun", "runc", "runsc", "process"])
+    arguments = parser.parse_args()
+    paths = Paths(arguments.state.resolve())
+    config = Config.load(paths.config) if paths.config.exists() else Config()
+
+    def chosen(name: str):  # type: ignore[no-untyped-def]
+        given = getattr(arguments, name)
+        return getattr(config, name) if given is None else given
+
+    try:
+        held = lock(paths.node)
+    except BlockingIOError:
+        say(f"another agent works with {paths.state} already")
+        return 1
+    agent = Agent(paths, chosen("nodes"), chosen("gpus"), chosen("gpu"), chosen("runtime"), config.join_secret, config.extra)
+    try:
+        asyncio.run(agent.run())
+    except (Refused, NoRuntime, LaunchFailed, ValueError) as failure:
+        say(str(failure))
+        return 1
+    finally:
+        held.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,412 @@
+"""The agent: carries out what the server says on this machine's nodes, and tells it what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+from phalanx.engines import local
+from phalanx.paths import Paths
+from phalanx.protocol import agent_pb2
+
+from . import machine
+from .addresses import NoAddress, Ranges, agent_subnet, process_addresses
+from .bridge import bridge_name
+from .choose import Choice, choose
+from .container import Container, left_behind
+from .image import default_image
+from .launching import Launcher, LaunchFailed
+from .layers import BadLayer, Layers
+from .outfit import Addresses, Fleet, outfit
+from .session import Session, TasksChannel
+from .spec import Spec, write_whole
+
+PROTOCOL = 1
+_BACKOFF_SECONDS = (0.05, 1.0)
+_LAST_GRACE_MS = 5_000        # what containers get when the agent itself is asked to go
+
+Key = tuple[int, int]
+
+
+class Refused(Exception):
+    """The server does not take this agent."""
+
+
+class Agent:
+    """`settings`: nodes, gpus, gpu, runtime, join_secret and extra of the configuration."""
+
+    def __init__(self, paths: Paths, nodes: int, gpus: int, gpu: str, runtime: str, join_secret: str, extra: dict[str, str]) -> None:
+        self.paths, self.runtime_wanted, self.secret, self.extra = paths, runtime, join_secret, extra
+        self.machine = machine.look()
+        self.nodes = {node.node_id: node for node in local.nodes(self.machine, nodes, gpus, gpu)}
+        self.containers: dict[Key, Container] = {}
+        self.gone: set[Key] = set()                   # stopped before they were prepared: a late Prepare changes nothing
+        self.unschedulable: dict[str, str] = {}       # node → what remains there
+        self.session: Session | None = None
+        self.welcome: agent_pb2.Welcome | None = None
+        self.ranges: Ranges | None = None
+        self.lost_at_ms = 0
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._preparing: dict[Key, asyncio.Task[None]] = {}
+        self._leaving = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises Refused, NoRuntime, LaunchFailed."""
+        self._make_folders()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._leaving.set)
+        self.agent_id = self._own_id()
+        self.layers = Layers(self.paths.node / "layers")
+        await self._choose_runtime()
+        await self._adopt()
+        serving = asyncio.create_task(self._serve())
+        watching = asyncio.create_task(self._watch_outage())
+        leaving = asyncio.create_task(self._leaving.wait())
+        await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (serving, watching, leaving):
+            task.cancel()
+        if serving.done() and not serving.cancelled():
+            serving.result()
+        await self._leave()
+
+    # ---------------------------------------------------------------- beginning and end
+
+    def _make_folders(self) -> None:
+        self.paths.run.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.paths.agents_run.mkdir(mode=0o700, exist_ok=True)
+        for name in ("containers", "layers", "images"):
+            (self.paths.node / name).mkdir(parents=True, exist_ok=True)
+        self.paths.node.chmod(0o700)
+
+    def _own_id(self) -> str:
+        path = self.paths.node / "agent-id"
+        if not path.exists():
+            write_whole(str(path), f"ag-{uuid.uuid4().hex[:16]}")
+        return path.read_text().strip()
+
+    def _launcher(self, prefix: tuple[str, ...] = ()) -> Launcher:
+        return Launcher(self.paths.agents_run / "launcher.sock", self.paths.node / "launcher.log", prefix)
+
+    async def _choose_runtime(self) -> None:
+        image = await asyncio.to_thread(default_image, self.paths.node / "images", self.extra.get("image.site_packages") == "host")
+        trial = {
+            "folder": str(self.paths.node / "trial"), "control_socket": str(self.paths.agents_run / "trial.ctl"),
+            "layers": [image.skeleton], "mounts": [asdict(mount) for mount in image.mounts]}
+        self.choice: Choice = await choose(self.runtime_wanted, self._launcher, trial)
+        self.launcher = self._launcher(self.choice.prefix)
+        await self.launcher.ready()
+        self.fleet = Fleet(
+            agent_id=self.agent_id, runtime=self.choice.runtime, program=self.choice.program, rootless=self.choice.rootless,
+            single_user=self.choice.single_user, containers=self.paths.node / "containers", run=self.paths.agents_run,
+            tasks_socket=self.paths.tasks_socket, image=image, boot_id=machine.boot_id(),
+            simulated=all(node.simulated for node in self.nodes.values()), extra=self.extra)
+        say(f"runtime {self.choice.runtime}: {self.choice.reason}")
+
+    async def _adopt(self) -> None:
+        """Before anything is registered: take over living containers, clean up after dead ones."""
+        for folder in left_behind(self.fleet.containers):
+            try:
+                spec = Spec.load(str(folder))
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                say(f"{folder} can't be read ({error}): removed")
+                shutil.rmtree(folder, ignore_errors=True)
+                continue
+            container = Container(spec, self.launcher, self._send)
+            await container.adopt()
+            if container.remains:
+                self.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
+            self.containers[container.key] = container
+        for folder in self.fleet.containers.iterdir():
+            if not (folder / "spec.json").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+    async def _leave(self) -> None:
+        """Interrupt every container, wait a little, kill, remove; then the bridge and the launcher."""
+        for task in self._preparing.values():
+            task.cancel()
+        await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        running = list(self.containers.values())
+        ending = []
+        for container in running:
+            if container.phase == "running":
+                container.stop(signal.SIGINT, _LAST_GRACE_MS)
+                ending.append(asyncio.create_task(container.over.wait()))
+        if ending:
+            await asyncio.wait(ending, timeout=_LAST_GRACE_MS / 1000 + 1)
+        await asyncio.gather(*(container.release() for container in running))
+        with contextlib.suppress(LaunchFailed):
+            if self.choice.runtime != "process":
+                await self.launcher.ask(task="unbridge", name=bridge_name(self.agent_id))
+        await self.launcher.leave()
+        shutil.rmtree(self.paths.agents_run, ignore_errors=True)
+
+    # ---------------------------------------------------------------- the server
+
+    async def _serve(self) -> None:
+        """Be connected, for ever: a server that is away comes back."""
+        delay = _BACKOFF_SECONDS[0]
+        while True:
+            channel = TasksChannel(self.paths.tasks_socket)
+            try:
+                await self._session(Session(channel))
+                delay = _BACKOFF_SECONDS[0]
+            except (OSError, GRPCError, StreamTerminatedError, ProtocolError):
+                pass
+            finally:
+                if self.session is not None:
+                    self.session, delay = None, _BACKOFF_SECONDS[0]
+                    self.lost_at_ms = machine.boottime_ms()
+                channel.close()
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, _BACKOFF_SECONDS[1])
+
+    async def _session(self, session: Session) -> None:
+        session.send(agent_pb2.FromAgent(register=self._register()))
+        beating: asyncio.Task[None] | None = None
+        try:
+            async for message in session.messages():
+                if message.HasField("welcome"):
+                    await self._welcome(session, message.welcome)
+                    beating = asyncio.create_task(self._beat(session, message.welcome.heartbeat_ms or 5000))
+                else:
+                    self._obey(message)
+        finally:
+            if beating is not None:
+                beating.cancel()
+
+    async def _welcome(self, session: Session, welcome: agent_pb2.Welcome) -> None:
+        if welcome.refusal:
+            raise Refused(welcome.refusal)
+        self.welcome = welcome
+        if self.choice.runtime != "process" and self.ranges is None:
+            await self._make_bridge(welcome.workspace_prefix)
+        self.session, self.lost_at_ms = session, 0
+        for container in self.containers.values():
+            if container.phase in ("prepared", "running", "ended"):
+                container.report_again()
+                container.resume_log()
+
+    async def _make_bridge(self, prefix: str) -> None:
+        workspace, subnet = agent_subnet(prefix, self.agent_id)
+        memory = self.paths.node / "network.json"
+        preferred = json.loads(memory.read_text())["ipv4"] if memory.exists() else ""
+        try:
+            made = await self.launcher.ask(task="bridge", bridge={
+                "name": bridge_name(self.agent_id), "ipv6": subnet, "preferred": preferred})
+        except LaunchFailed as failure:
+            say(f"no container network: {failure}")
+            self.network_failure = str(failure)
+            return
+        write_whole(str(memory), json.dumps(made))
+        self.ranges = Ranges(made["name"], made["ipv4"], made["ipv6"], workspace)
+        for container in self.containers.values():
+            self.ranges.adopt(container.spec.name, container.spec.ipv4)
+
+    def _register(self) -> agent_pb2.Register:
+        image, choice = self.fleet.image, self.choice
+        facts = [agent_pb2.NodeFacts(
+            node_id=node.node_id, hostname=node.hostname, gpu_type=node.gpu_type, gpu_count=node.gpu_count, cpu_milli=node.cpu_milli,
+            memory_mib=node.memory_mib, simulated=node.simulated, rdma=node.rdma, fabric_id=node.fabric_id, region="local", zone="local",
+            network="local", runtime=choice.runtime, runtime_reason=choice.reason, guarantees=choice.guarantees,
+            python_versions=[image.minor], unschedulable=self.unschedulable.get(node.node_id, "")) for node in self.nodes.values()]
+        adopted = [agent_pb2.Adopted(
+            assignment=c.spec.assignment, rank=c.spec.rank, task_id=c.spec.task_id, node_id=c.spec.node_id, ended=c.phase == "ended")
+            for c in self.containers.values() if c.phase in ("prepared", "running", "ended")]
+        return agent_pb2.Register(
+            protocol_version=PROTOCOL, agent_id=self.agent_id, boot_id=self.fleet.boot_id, engine="local", nodes=facts, adopted=adopted,
+            secret=self.secret)
+
+    async def _beat(self, session: Session, every_ms: int) -> None:
+        while True:
+            session.send(agent_pb2.FromAgent(heartbeat=agent_pb2.Heartbeat(boottime_ms=machine.boottime_ms())))
+            await asyncio.sleep(every_ms / 1000)
+
+    def _send(self, message: agent_pb2.FromAgent) -> None:
+        if self.session is not None:
+            self.session.send(message)
+
+    async def _watch_outage(self) -> None:
+        """Design rule 3: without a server for longer than the limit, the ranks stop: it may have started them elsewhere."""
+        while True:
+            await asyncio.sleep(1)
+            limit = self.welcome.outage_limit_ms if self.welcome else 0
+            if not limit or not self.lost_at_ms or machine.boottime_ms() - self.lost_at_ms < limit:
+                continue
+            for container in self.containers.values():
+                if container.phase == "running":
+                    container.stop(signal.SIGINT, _LAST_GRACE_MS)
+            self.lost_at_ms = 0
+
+    # ---------------------------------------------------------------- commands
+
+    def _obey(self, message: agent_pb2.ToAgent) -> None:
+        kind = message.WhichOneof("message")
+        command = getattr(message, kind) if kind else None
+        if command is None:
+            return
+        key = (command.assignment, command.rank)
+        container = self.containers.get(key)
+        match kind:
+            case "prepare":
+                self._prepare(key, command)
+            case "start" if container:
+                container.start()
+            case "check_peers" if container:
+                self._job(self._check(container, list(command.addresses)))
+            case "stop":
+                self._stop(key, command)
+            case "release":
+                self._job(self._release(key))
+            case "ack_logs" if container:
+                container.acknowledge(command.offset)
+
+    def _prepare(self, key: Key, ask: agent_pb2.Prepare) -> None:
+        if key in self.gone or key in self._preparing:
+            return
+        if key in self.containers:
+            self.containers[key].report_again()
+            return
+        task = asyncio.create_task(self._prepare_one(key, ask))
+        self._preparing[key] = task
+        task.add_done_callback(lambda _: self._preparing.pop(key, None))
+
+    async def _prepare_one(self, key: Key, ask: agent_pb2.Prepare) -> None:
+        name = f"{ask.assignment}-{ask.rank}"
+        container: Container | None = None
+        try:
+            self._check_servable(ask)
+            layers = await asyncio.gather(*(self.layers.folder_of(layer, self._fetch) for layer in ask.layer_ids))
+            spec = await asyncio.to_thread(
+                outfit, ask, self.fleet, list(layers), self._addresses(name, ask), self.nodes[ask.node_id].memory_mib)
+            container = Container(spec, self.launcher, self._send)
+            # From here on nothing may interrupt: a shim comes to be. A Stop waits for it.
+            await asyncio.shield(self._job(container.launch()))
+        except asyncio.CancelledError:
+            await self._undo(name, container)
+            raise
+        except RefusedPrepare as refusal:
+            self._refuse(ask, refusal.code, str(refusal), refusal.user_fault)
+        except (BadLayer, GRPCError, StreamTerminatedError) as error:
+            self._refuse(ask, "image", f"the files of the image could not be fetched: {error}")
+            await self._undo(name, None)
+        except (LaunchFailed, NoAddress, OSError, Exception) as error:
+            self._refuse(ask, "runtime", f"the container could not be prepared on {ask.node_id}: {error}")
+            await self._undo(name, None)
+        else:
+            self.containers[key] = container
+            container.report_again()
+            container.start_pump()
+
+    def _check_servable(self, ask: agent_pb2.Prepare) -> None:
+        if ask.node_id not in self.nodes:
+            raise RefusedPrepare("node", f"this agent has no node {ask.node_id!r}; it has {', '.join(self.nodes)}")
+        if remains := self.unschedulable.get(ask.node_id):
+            raise RefusedPrepare("node", f"node {ask.node_id} takes no work: {remains}")
+        minor = self.fleet.image.minor
+        if ask.python_version and ask.python_version != minor:
+            raise RefusedPrepare(
+                "image", f"the image wants Python {ask.python_version}; this node's own Python is {minor}, and other images can't be "
+                f"served yet. Use modal.Image.debian_slim(python_version=\"{minor}\")", user_fault=True)
+        if self.choice.runtime != "process" and self.ranges is None:
+            raise RefusedPrepare("network", f"node {ask.node_id} has no container network: {self.network_failure}")
+
+    network_failure = "not made yet"
+
+    def _addresses(self, name: str, ask: agent_pb2.Prepare) -> Addresses:
+        if self.ranges is None:
+            return process_addresses(self.agent_id, ask.assignment, ask.rank)
+        return self.ranges.take(name, way_out=not ask.block_network)
+
+    def _fetch(self, layer_id: str):  # type: ignore[no-untyped-def]
+        if self.session is None:
+            raise BadLayer("the server is away")
+        return self.session.fetch_layer(layer_id)
+
+    async def _undo(self, name: str, container: Container | None) -> None:
+        """Leave nothing of a container that was not to be."""
+        if container is not None:
+            while container.phase == "preparing" and self._jobs:
+                await asyncio.wait(self._jobs, return_when=asyncio.FIRST_COMPLETED)
+            if container.phase != "preparing":
+                await container.release()
+        await asyncio.to_thread(shutil.rmtree, self.fleet.containers / name, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, self.fleet.run / name, ignore_errors=True)
+        if self.ranges is not None:
+            self.ranges.free(name)
+
+    def _refuse(self, ask: agent_pb2.Prepare, code: str, sentence: str, user_fault: bool = False) -> None:
+        self._send(agent_pb2.FromAgent(prepared=agent_pb2.Prepared(
+            assignment=ask.assignment, rank=ask.rank,
+            refusal=agent_pb2.Refusal(code=code, sentence=sentence, user_fault=user_fault))))
+
+    async def _check(self, container: Container, addresses: list[str]) -> None:
+        silent = await container.check(addresses)
+        self._send(agent_pb2.FromAgent(reached=agent_pb2.Reached(
+            assignment=container.spec.assignment, rank=container.spec.rank, unreachable=silent)))
+
+    def _stop(self, key: Key, command: agent_pb2.Stop) -> None:
+        container = self.containers.get(key)
+        if container is not None:
+            container.stop(command.signal or signal.SIGINT, command.grace_ms)
+            return
+        self.gone.add(key)
+        if key in self._preparing:
+            self._preparing[key].cancel()
+        self._send(agent_pb2.FromAgent(exited=agent_pb2.Exited(
+            assignment=key[0], rank=key[1], never_started=True, boottime_ms=machine.boottime_ms(), sentence="stopped before it started")))
+
+    async def _release(self, key: Key) -> None:
+        if key in self._preparing:
+            self._preparing[key].cancel()
+            await asyncio.wait({self._preparing[key]})
+        container = self.containers.get(key)
+        remains = ""
+        if container is not None:
+            remains = await container.release()
+            self.containers.pop(key, None)
+            if self.ranges is not None:
+                self.ranges.free(container.spec.name)
+            if remains:
+                self.unschedulable[container.spec.node_id] = f"{remains} remains of {container.spec.task_id}"
+        self.gone.discard(key)
+        self._send(agent_pb2.FromAgent(released=agent_pb2.Released(assignment=key[0], rank=key[1], remains=remains)))
+
+    def _job(self, work) -> asyncio.Task[None]:  # type: ignore[no-untyped-def]
+        """Strong references: asyncio forgets tasks that nobody holds."""
+        task = asyncio.create_task(work)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+        return task
+
+
+class RefusedPrepare(Exception):
+    """This container can't be served here, for a reason the user can read."""
+
+    def __init__(self, code: str, sentence: str, user_fault: bool = False) -> None:
+        super().__init__(sentence)
+        self.code, self.user_fault = code, user_fault
+
+
+def say(text: str) -> None:
+    """A line for whoever reads the agent's log."""
+    print(f"agent: {text}", file=sys.stderr, flush=True)
+
+
+def lock(folder: Path):  # type: ignore[no-untyped-def]
+    """One agent for one state folder; the returned file holds the lock. BlockingIOError when another has it."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "agent.lock").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file

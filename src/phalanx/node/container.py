@@ -1,0 +1,230 @@
+"""One container as the agent sees it: prepares it, speaks with its shim, ships its log, reports its end until the server has it all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from phalanx.protocol import agent_pb2
+
+from . import spool
+from .launching import Launcher, LaunchFailed
+from .spec import Exit, Spec
+
+_BATCH_BYTES = 256 << 10
+_WINDOW_BYTES = 8 << 20      # sent and not yet acknowledged
+_MIB = 1 << 20
+
+Send = Callable[[agent_pb2.FromAgent], None]
+
+
+class Container:
+    """`send` drops what is said while there is no session: `report_again` tells a new one how things stand."""
+
+    def __init__(self, spec: Spec, launcher: Launcher, send: Send) -> None:
+        self.spec, self.launcher, self.send = spec, launcher, send
+        self.phase = "preparing"          # then prepared, running, ended, released
+        self.started_ms = 0
+        self.ended: Exit | None = None
+        self.remains = ""
+        self._writer: asyncio.StreamWriter | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._pumping: asyncio.Task[None] | None = None
+        self.over = asyncio.Event()       # its processes have ended
+        self._wake = asyncio.Event()
+        self._released = asyncio.Event()
+        self._sent = self._acknowledged = (spool.segments(spec.spool) or [0])[0]
+        self._checks: dict[int, asyncio.Future[list[str]]] = {}
+        self._exit_told = False
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.spec.assignment, self.spec.rank
+
+    # ---------------------------------------------------------------- life
+
+    async def launch(self) -> None:
+        """Have a shim prepare it. LaunchFailed says why not; nothing is left then."""
+        answer = await self.launcher.ask(task="shim", folder=self.spec.folder)
+        if "refused" in answer:
+            raise LaunchFailed(answer["refused"])
+        await self._connect()
+
+    async def adopt(self) -> None:
+        """Take over what an earlier agent left: a living shim, or the remains of a dead one, which are cleaned up."""
+        try:
+            await self._connect()
+        except OSError:
+            await self._bury()
+            return
+        if self.phase == "ended":
+            self.ended = Exit.load(self.spec.folder)
+
+    def start(self) -> None:
+        if self.phase == "prepared":
+            self._tell(do="start")
+        else:
+            self.report_again()
+
+    def stop(self, signal: int, grace_ms: int) -> None:
+        self._tell(do="stop", signal=signal, grace_ms=grace_ms)
+
+    async def check(self, addresses: list[str]) -> list[str]:
+        """The addresses that do not answer from inside its network."""
+        if self._writer is None:
+            return addresses
+        number = len(self._checks)
+        self._checks[number] = asyncio.get_running_loop().create_future()
+        self._tell(do="check", id=number, addresses=addresses)
+        return await self._checks[number]
+
+    async def release(self) -> str:
+        """Remove everything of it from the machine; answers what remains, or nothing."""
+        if self._pumping is not None:
+            self._pumping.cancel()
+        if self._writer is not None:
+            self._tell(do="release")
+            await self._released.wait()
+        self.phase = "released"
+        await asyncio.to_thread(shutil.rmtree, self.spec.folder, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, self.spec.api_folder, ignore_errors=True)
+        return self.remains
+
+    # ---------------------------------------------------------------- what the server hears
+
+    def report_again(self) -> None:
+        """How things stand, for a new session or a repeated command; the log from the last acknowledged byte on."""
+        if self.phase == "prepared":
+            self.send(agent_pb2.FromAgent(prepared=agent_pb2.Prepared(
+                assignment=self.spec.assignment, rank=self.spec.rank, ipv6=self.spec.ipv6, ipv4=self.spec.ipv4,
+                http_address=self.spec.http_address)))
+        if self.started_ms:
+            self.send(agent_pb2.FromAgent(started=agent_pb2.Started(
+                assignment=self.spec.assignment, rank=self.spec.rank, boottime_ms=self.started_ms)))
+
+    def resume_log(self) -> None:
+        """A new session: send again from the last acknowledged byte."""
+        self._sent = self._acknowledged
+        self._exit_told = False
+        self.start_pump()
+
+    def start_pump(self) -> None:
+        if self._pumping is None:
+            self._pumping = asyncio.create_task(self._pump())
+        self._wake.set()
+
+    def acknowledge(self, offset: int) -> None:
+        """The server has everything before `offset` for good."""
+        if offset <= self._acknowledged:
+            return
+        self._acknowledged = offset
+        self._wake.set()
+        self._tell(do="acknowledge", offset=offset)
+
+    async def _pump(self) -> None:
+        """Ship records in order, a window ahead of the acknowledgements; then the exit."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._sent - self._acknowledged < _WINDOW_BYTES and self._send_batch():
+                self._wake.set()
+                await asyncio.sleep(0)      # other containers' turn
+                continue
+            if self.ended is not None and not self._exit_told and self._sent >= self.ended.log_end:
+                self._exit_told = True
+                self.send(agent_pb2.FromAgent(exited=self._exited(self.ended)))
+
+    def _send_batch(self) -> bool:
+        records, size, first, end = [], 0, self._sent, self._sent
+        for record in spool.read(self.spec.spool, self._sent):
+            if not records:
+                first = record.offset
+            records.append(agent_pb2.LogRecord(stream=record.stream, time_ns=record.time_ns, data=record.data))
+            size, end = size + len(record.data), record.end
+            if size >= _BATCH_BYTES:
+                break
+        if not records:
+            if self.ended is not None:
+                self._sent = max(self._sent, self.ended.log_end)
+            return False
+        self._sent = end
+        self.send(agent_pb2.FromAgent(logs=agent_pb2.Logs(
+            assignment=self.spec.assignment, rank=self.spec.rank, offset=first, records=records, end_offset=end)))
+        return True
+
+    def _exited(self, ended: Exit) -> agent_pb2.Exited:
+        return agent_pb2.Exited(
+            assignment=self.spec.assignment, rank=self.spec.rank, code=ended.code, signal=ended.signal, oom_killed=ended.oom_killed,
+            memory_limit_mib=ended.memory_limit_bytes // _MIB, memory_peak_mib=ended.memory_peak_bytes // _MIB,
+            log_end_offset=ended.log_end, boottime_ms=ended.boottime_ms, sentence=ended.sentence, never_started=ended.never_started)
+
+    # ---------------------------------------------------------------- the shim
+
+    async def _connect(self) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(self.spec.control_socket, limit=1 << 20)
+        hello = json.loads(await reader.readline())
+        self.phase = hello["phase"]
+        self.started_ms = hello["boottime_ms"]
+        self._listening = asyncio.create_task(self._listen(reader))
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                self._hear(json.loads(line))
+        self._writer = None
+        for waiting in self._checks.values():
+            if not waiting.done():
+                waiting.set_result([])
+        if not self._released.is_set():
+            await self._bury()
+            self.remains = self.remains or ""
+            self._released.set()
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        match message["say"]:
+            case "started":
+                self.phase, self.started_ms = "running", message["boottime_ms"]
+                self.report_again()
+            case "logs":
+                self._wake.set()
+            case "ended":
+                self.phase, self.ended = "ended", Exit.load(self.spec.folder)
+                self.over.set()
+                self._wake.set()
+            case "checked":
+                waiting = self._checks.get(message["id"])
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message["silent"])
+            case "released":
+                self.remains = message["remains"]
+                self._released.set()
+
+    async def _bury(self) -> None:
+        """The shim is gone without a word: clean up after it, keep what it had written."""
+        try:
+            self.remains = (await self.launcher.ask(task="sweep", folder=self.spec.folder))["remains"]
+        except LaunchFailed as failure:
+            self.remains = str(failure)
+        ended = Exit.load(self.spec.folder)
+        if ended is None:
+            ended = Exit(
+                code=255, log_end=spool.end_offset(self.spec.spool), never_started=self.phase in ("preparing", "prepared"),
+                sentence="the container's shim ended without leaving an exit status: killed, or the machine restarted")
+            ended.save(self.spec.folder)
+        self.phase, self.ended = "ended", ended
+        self.over.set()
+        self._wake.set()
+
+    def _tell(self, **message: Any) -> None:
+        if self._writer is not None:
+            self._writer.write(json.dumps(message).encode() + b"\n")
+
+
+def left_behind(folder: Path) -> list[Path]:
+    """Folders of containers that an earlier agent had."""
+    return sorted(path.parent for path in folder.glob("*/spec.json"))

@@ -1,0 +1,62 @@
+"""What every runtime does for a shim. One object per container, used inside the shim only. stdlib only.
+
+prepare → start → (signal) → kill → release. `prepare` does all slow work; `start` begins the user's process in it. A warm start fits:
+prepare then parks a process that has the runner imported, and start hands it its task.
+"""
+
+from __future__ import annotations
+
+from .cgroups import MemoryUse
+from .spec import Spec
+
+
+class RuntimeFault(Exception):
+    """The container can't be made or started here; the text is for the user."""
+
+
+class Runtime:
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+
+    def prepare(self) -> None:
+        """Make everything but the user's process. Raises RuntimeFault, and leaves nothing then."""
+        raise NotImplementedError
+
+    def start(self, stdout: int, stderr: int) -> int:
+        """Start the user's process with these descriptors; answers the pid that the shim waits for. Raises RuntimeFault."""
+        raise NotImplementedError
+
+    def signal(self, number: int) -> None:
+        """To the user's main process and its process group: `sh -c "python t.py"` must not keep it to itself."""
+        raise NotImplementedError
+
+    def lingering(self) -> bool:
+        """Is somebody of the main process's group still alive, after it ended itself?"""
+        raise NotImplementedError
+
+    def kill(self) -> bool:
+        """SIGKILL all that remains, wait until it is gone. False when something can't be killed."""
+        raise NotImplementedError
+
+    def memory_use(self) -> MemoryUse:
+        """Counters after `kill` and before `release`."""
+        return MemoryUse()
+
+    def network(self) -> int | None:
+        """Descriptor of the container's network namespace; None where it has the machine's."""
+        return None
+
+    def release(self) -> str:
+        """Remove what prepare made, whatever state it is in; also after the shim that made it is gone. Answers what remains, or nothing."""
+        raise NotImplementedError
+
+
+def make(spec: Spec) -> Runtime:
+    """The runtime that the spec names."""
+    if spec.runtime == "process":
+        from .process import ProcessRuntime
+
+        return ProcessRuntime(spec)
+    from .oci import OciRuntime
+
+    return OciRuntime(spec)

@@ -1,0 +1,328 @@
+"""One per container: parent of its processes, owner of its API socket, its output and its exit status. stdlib only.
+
+It is forked by the launcher and outlives agent and server. One thread, one selector; the few blocking calls (runtime, ip) run before the
+container starts and after it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import selectors
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from . import namespaces, network, runtime
+from .control import Listener
+from .process import ProcessRuntime
+from .relay import Relay
+from .runtime import RuntimeFault
+from .spec import Exit, Spec
+from .spool import STDERR, STDOUT, SYSTEM, SpoolWriter
+
+_READ = 64 * 1024
+_MEMORY_WATCH_SECONDS = 0.5
+_LINGER_SECONDS = 0.05
+
+
+def run(folder: str, report: Callable[[dict[str, Any]], None]) -> None:
+    """The whole life of a shim. `report` is told once: prepared, or refused with a sentence."""
+    spec = Spec.load(folder)
+    _own_files(spec)
+    namespaces.become_subreaper()
+    try:
+        if spec.runtime != "process":
+            namespaces.private_mounts()
+            hide_second_hierarchy(spec)
+        shim = Shim(spec)
+    except (RuntimeFault, OSError) as error:
+        report({"refused": str(error)})
+        return
+    report({"prepared": True})
+    shim.loop()
+
+
+class Shim:
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.phase = "prepared"        # then running, ended, released
+        self.selector = selectors.DefaultSelector()
+        self.timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_order = itertools.count()
+        self.main = 0
+        self.stopping = False
+        self.kill_at = 0.0
+        self.started_ms = 0
+        self.sentence = ""
+        self.pipes: dict[int, int] = {}     # descriptor → stream
+        self.relays: list[Relay] = []
+        self.spool = SpoolWriter(spec.spool, spec.spool_limit_bytes)
+        control = _listen(spec.control_socket, 0o600)
+        api = _listen(spec.api_socket, 0o666)
+        self.runtime = runtime.make(spec)
+        try:
+            self.runtime.prepare()
+            self._relay(api)
+            if spec.http_address:
+                self._relay(self._listen_inside(spec.http_address))
+        except BaseException:
+            self.runtime.release()
+            for path in (spec.control_socket, spec.api_socket):
+                os.unlink(path)
+            raise
+        self.control = Listener(control, self.selector, lambda: {"phase": self.phase, "boottime_ms": self.started_ms}, self._obey)
+        self._watch_children()
+
+    def loop(self) -> None:
+        while self.phase != "released":
+            timeout = max(0.0, self.timers[0][0] - time.monotonic()) if self.timers else None
+            for key, events in self.selector.select(timeout):
+                # An earlier callback of this round may have closed it.
+                if self.selector.get_map().get(key.fd) is not None:
+                    key.data(events)
+            while self.timers and self.timers[0][0] <= time.monotonic():
+                heapq.heappop(self.timers)[2]()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        heapq.heappush(self.timers, (time.monotonic() + seconds, next(self._timer_order), call))
+
+    # ---------------------------------------------------------------- what the agent asks
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        match message["do"]:
+            case "start":
+                self._start()
+            case "stop":
+                self._stop(message["signal"], message["grace_ms"])
+            case "check":
+                number = message["id"]
+                network.PeerCheck(
+                    self.runtime.network(), message["addresses"], self.selector, self.later,
+                    lambda silent: self.control.say(say="checked", id=number, silent=silent))
+            case "acknowledge":
+                self.spool.acknowledge(message["offset"])
+            case "release":
+                self._release()
+
+    def _start(self) -> None:
+        if self.phase != "prepared" or self.stopping:
+            return
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        try:
+            self.main = self.runtime.start(out_write, err_write)
+        except RuntimeFault as fault:
+            self._end(Exit(code=127, sentence=str(fault), never_started=True))
+            return
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+            for descriptor, stream in ((out_read, STDOUT), (err_read, STDERR)):
+                self.pipes[descriptor] = stream
+                os.set_blocking(descriptor, False)
+                self.selector.register(descriptor, selectors.EVENT_READ, lambda _events, fd=descriptor: self._read(fd))
+        self.phase = "running"
+        self.started_ms = boottime_ms()
+        self.control.say(say="started", boottime_ms=self.started_ms)
+        if isinstance(self.runtime, ProcessRuntime) and self.spec.limits.memory_bytes:
+            self._watch_memory()
+
+    def _stop(self, number: int, grace_ms: int) -> None:
+        """Interrupt, and SIGKILL after the grace; asked twice, the shorter grace holds."""
+        if self.phase == "prepared":
+            self.stopping = True
+            self._end(Exit(sentence="stopped before it started", never_started=True))
+            return
+        if self.phase != "running":
+            return
+        deadline = time.monotonic() + grace_ms / 1000
+        self.kill_at = min(self.kill_at, deadline) if self.stopping else deadline
+        self.stopping = True
+        if number == signal.SIGKILL:
+            self.kill_at = 0.0
+        elif self.main:
+            self.runtime.signal(number)
+        self.later(max(0.0, self.kill_at - time.monotonic()), self._kill_if_due)
+
+    def _kill_if_due(self) -> None:
+        if self.phase != "running" or time.monotonic() < self.kill_at:
+            return
+        if self.main:
+            self.runtime.signal(signal.SIGKILL)
+        else:
+            self._finish()
+
+    def _release(self) -> None:
+        if self.phase == "running":
+            self.runtime.signal(signal.SIGKILL)
+        remains = self.runtime.release()
+        for relay in self.relays:
+            relay.close()
+        self.spool.close()
+        for path in (self.spec.api_socket, self.spec.control_socket):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        self.phase = "released"
+        self.control.say(say="released", remains=remains)
+
+    # ---------------------------------------------------------------- what the container does
+
+    def _read(self, descriptor: int) -> bool:
+        """One read into the spool; False when there is nothing (more) now."""
+        try:
+            data = os.read(descriptor, _READ)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.selector.unregister(descriptor)
+            os.close(descriptor)
+            del self.pipes[descriptor]
+            return False
+        self.spool.append(self.pipes[descriptor], time.time_ns(), data)
+        self.control.say_once(say="logs")
+        return True
+
+    def _reap(self, _events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wakeup.recv(64):
+                pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.main and self.phase == "running":
+                self.main = 0
+                self.status = status
+                self._main_ended()
+
+    def _main_ended(self) -> None:
+        """The user's process is gone. What it left behind goes too, at once, or when the grace of a stop is over: `sh` dies of the
+        signal that its child still answers to."""
+        if self.phase != "running":
+            return
+        if self.stopping and time.monotonic() < self.kill_at and self.runtime.lingering():
+            self.later(_LINGER_SECONDS, self._main_ended)
+            return
+        self._finish()
+
+    def _finish(self) -> None:
+        self.runtime.kill()
+        for descriptor in list(self.pipes):
+            while descriptor in self.pipes and self._read(descriptor):
+                pass
+        used = self.runtime.memory_use()
+        died_of = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else 0
+        code = 0 if died_of else os.WEXITSTATUS(self.status)
+        self._end(Exit(
+            code=code,
+            signal=died_of,
+            # A child that ran out of memory in a container that went on and ended well is no failure.
+            oom_killed=used.oom_kills > 0 and (code != 0 or died_of != 0),
+            memory_limit_bytes=used.limit_bytes or self.spec.limits.memory_bytes,
+            memory_peak_bytes=used.peak_bytes,
+        ))
+
+    def _end(self, ended: Exit) -> None:
+        if self.spool.lost_lines:
+            self.spool.append(SYSTEM, time.time_ns(), b"")
+        ended.log_end = self.spool.end
+        ended.boottime_ms = boottime_ms()
+        ended.save(self.spec.folder)
+        self.phase = "ended"
+        self.control.say(say="ended")
+
+    def _watch_memory(self) -> None:
+        if self.phase != "running":
+            return
+        assert isinstance(self.runtime, ProcessRuntime)
+        self.runtime.watch_memory()
+        self.later(_MEMORY_WATCH_SECONDS, self._watch_memory)
+
+    # ---------------------------------------------------------------- sockets
+
+    def _watch_children(self) -> None:
+        self._wakeup, writer = socket.socketpair()
+        self._wakeup.setblocking(False)
+        writer.setblocking(False)
+        self._wakeup_writer = writer
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.selector.register(self._wakeup, selectors.EVENT_READ, self._reap)
+
+    def _relay(self, listener: socket.socket) -> None:
+        preamble = f"PHALANX/1 task {self.spec.task_id} {self.spec.assignment} {self.spec.task_secret}\n"
+        self.relays.append(Relay(listener, self.spec.tasks_socket, preamble.encode(), self.selector, self.later))
+
+    def _listen_inside(self, address: str) -> socket.socket:
+        host, _, port = address.rpartition(":")
+        namespace = self.runtime.network()
+        with contextlib.nullcontext() if namespace is None else namespaces.inside_network(namespace):
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            listener.bind((host, int(port)))
+            listener.listen(128)
+            return listener
+
+
+def sweep(folder: str) -> str:
+    """Remove what a container of a dead shim left on the machine; its spool and exit status stay. Answers what remains, or nothing."""
+    spec = Spec.load(folder)
+    if spec.runtime != "process":
+        namespaces.private_mounts()
+        hide_second_hierarchy(spec)
+    remains = runtime.make(spec).release()
+    for path in (spec.api_socket, spec.control_socket):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return remains
+
+
+def boottime_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def hide_second_hierarchy(spec: Spec) -> None:
+    """crun 1.8 refuses a machine whose v1 cgroups have a v2 tree beside them ("cgroups in hybrid mode not supported").
+
+    In our own mount namespace a tmpfs over that tree makes it see v1 alone; nothing changes for anybody else. (Unmounting the tree is not
+    enough: crun then leaves plain files in the folder below it, which is the machine's.) Rootless, no cgroups are made: all is hidden.
+    """
+    if spec.runtime != "crun" or os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        return
+    if spec.rootless:
+        namespaces.mount("tmpfs", "/sys/fs/cgroup", "tmpfs")
+    elif os.path.exists("/sys/fs/cgroup/unified/cgroup.procs"):
+        namespaces.mount("tmpfs", "/sys/fs/cgroup/unified", "tmpfs")
+
+
+def _own_files(spec: Spec) -> None:
+    """Away from the launcher's descriptors: a container's trouble is written in its own folder."""
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(os.path.join(spec.folder, "shim.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target, source in ((0, null), (1, log), (2, log)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(log)
+
+
+def _listen(path: str, mode: int) -> socket.socket:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(path)
+    os.chmod(path, mode)
+    listener.listen(128)
+    return listener
+
+
+def log_crash() -> None:
+    """The last words of a shim that failed in a way nobody thought of."""
+    traceback.print_exc()

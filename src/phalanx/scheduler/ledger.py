@@ -1,0 +1,187 @@
+"""What is still free while one plan is made: the index, minus what this plan has taken, kept or claimed so far."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from phalanx.model.fleet import NodeState, Retention
+from phalanx.model.plan import Request
+from phalanx.scheduler.choose import room
+from phalanx.scheduler.fit import NO_GPU, Option, options_of, serves
+from phalanx.scheduler.index import Cell, Domain, Fabric, FleetIndex
+
+
+@dataclass(slots=True)
+class Target:
+    """One way to serve a kind of request: an option, the shapes that give it, and what each fabric has of them."""
+
+    option: Option
+    shapes: frozenset[int]
+    fabric_size: int
+    counts: dict[str, int]                 # fabric -> free nodes (in whole blocks)
+    totals: dict[str, int]                 # fabric -> all nodes (in whole blocks), down and held ones too
+    ranked: list[tuple[int, str]] = field(default_factory=list)
+
+    def fitting(self, size: int) -> Iterator[tuple[int, str]]:
+        """Fabrics with at least `size` free, tightest first."""
+        ranked = self._sorted()
+        return iter(ranked[bisect_left(ranked, (size, "")) :])
+
+    def fullest(self) -> Iterator[tuple[int, str]]:
+        """All fabrics that have the shapes, most free first."""
+        return reversed(self._sorted())
+
+    def _sorted(self) -> list[tuple[int, str]]:
+        if not self.ranked:
+            self.ranked = sorted((count, name) for name, count in self.counts.items())
+        return self.ranked
+
+
+@dataclass(slots=True)
+class View:
+    """How requests of one kind see the fleet. Requests that differ only in size, age and owner share it."""
+
+    targets: tuple[Target, ...]
+    fabric_size: int
+    largest: int = 0                       # the most free nodes on one fabric: a quick no
+    refused: list[tuple[int, int]] = field(default_factory=list)   # (size, end) that found no place in this plan, nor will anything larger
+
+    def refresh(self) -> None:
+        self.largest = max((count for target in self.targets for count in target.counts.values()), default=0)
+
+
+class Ledger:
+    """Mutable, and lives for one plan. Node ids leave it by `take`; nothing comes back."""
+
+    def __init__(self, index: FleetIndex, now_ms: int, retentions: Iterable[Retention] = ()) -> None:
+        self.index = index
+        self.now_ms = now_ms
+        self.used = dict(index.used)
+        self.taken: dict[str, set[str]] = {}                            # fabric -> node ids
+        self.added: dict[str, list[tuple[int, dict[Cell, int]]]] = {}   # fabric -> what this plan's starts give back, and when
+        self.kept: dict[str, list[str]] = {}                            # request -> free nodes that are kept for it
+        self.kept_until: dict[str, int] = {}                            # node id -> when it is anybody's again
+        self.given: set[str] = set()                                    # kept nodes that this plan has used
+        self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
+        self._views: dict[object, View] = {}
+        self._view_of: dict[str, View] = {}
+        for retention in sorted(retentions, key=lambda r: (r.request_id, r.until_ms)):
+            if retention.until_ms > now_ms:
+                self._keep(retention)
+
+    def view(self, request: Request) -> View:
+        """The request's view of the fleet, made once per kind and plan and kept current by `take`."""
+        found = self._view_of.get(request.request_id)
+        if found is None:
+            key = (request.ask, request.where, request.rdma, request.fabric_size)
+            found = self._views.get(key)
+            if found is None:
+                found = self._views[key] = self._look(request)
+            self._view_of[request.request_id] = found
+        return found
+
+    def free(self, name: str, shapes: frozenset[int]) -> dict[Domain, list[str]]:
+        """The free node ids of a fabric by domain, sorted."""
+        fabric = self.index.fabrics[name]
+        gone = self.taken.get(name)
+        found: dict[Domain, list[str]] = {}
+        for shape in shapes:
+            for domain, ids in fabric.free.get(shape, {}).items():
+                left = [i for i in ids if i not in gone] if gone else ids
+                if left:
+                    found[domain] = sorted(found[domain] + left) if domain in found else left
+        return found
+
+    def take(self, name: str, node_ids: Iterable[str], end_ms: int | None) -> None:
+        """Book nodes. `end_ms` is when they come back, None: not within this plan's horizon."""
+        fabric = self.index.fabrics[name]
+        gone = self.taken.setdefault(name, set())
+        back: dict[Cell, int] = {}
+        for node_id in node_ids:
+            gone.add(node_id)
+            if node_id in self.kept_until and end_ms is not None:
+                self.given.add(node_id)
+            cell = fabric.cells[node_id]
+            back[cell] = back.get(cell, 0) + 1
+        if end_ms is not None:
+            self.added.setdefault(name, []).append((end_ms, back))
+        self._recount(name, {cell.shape for cell in back})
+
+    def cells_of(self, name: str, node_ids: Iterable[str]) -> dict[Cell, int]:
+        """How many of these nodes are in which cell."""
+        cells = self.index.fabrics[name].cells
+        found: dict[Cell, int] = {}
+        for node_id in node_ids:
+            found[cells[node_id]] = found.get(cells[node_id], 0) + 1
+        return found
+
+    def is_free(self, node_id: str) -> bool:
+        """In service, empty, and not taken by this plan."""
+        name = self.index.home.get(node_id)
+        if name is None:
+            return False
+        fabric = self.index.fabrics[name]
+        busy = node_id in fabric.holder or node_id in fabric.shares or node_id in self.taken.get(name, ())
+        return not busy and fabric.nodes[node_id].state is NodeState.UP
+
+    def _keep(self, retention: Retention) -> None:
+        for node_id in sorted(retention.node_ids):
+            if self.is_free(node_id):
+                self.kept.setdefault(retention.request_id, []).append(node_id)
+                self.kept_until[node_id] = retention.until_ms
+                self.take(self.index.home[node_id], (node_id,), None)
+
+    def _look(self, request: Request) -> View:
+        types = {shape.gpu_type for shape in self.index.shapes}
+        targets = []
+        for option in options_of(request.ask, types):
+            shapes = frozenset(i for i, shape in enumerate(self.index.shapes) if serves(shape, request, option))
+            plain = frozenset(i for i in shapes if not self.index.shapes[i].gpu_count)
+            if option == NO_GPU and plain and plain != shapes:
+                targets.append(self._target(option, plain, request.fabric_size))   # leave the GPUs to those who ask for them
+            if shapes:
+                targets.append(self._target(option, shapes, request.fabric_size))
+        view = View(tuple(targets), request.fabric_size)
+        view.refresh()
+        return view
+
+    def _target(self, option: Option, shapes: frozenset[int], fabric_size: int) -> Target:
+        counts, totals = {}, {}
+        for name, fabric in self.index.fabrics.items():
+            total = self._total(fabric, shapes, fabric_size)
+            if total:
+                totals[name] = total
+                counts[name] = self._count(name, shapes, fabric_size)
+        return Target(option, shapes, fabric_size, counts, totals)
+
+    def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
+        if fabric_size <= 1:
+            return sum(fabric.sizes.get(shape, 0) for shape in shapes)
+        return room({c.domain: [""] * n for c, n in fabric.total.items() if c.shape in shapes}, fabric_size)
+
+    def _count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
+        if fabric_size > 1:
+            return room(self.free(name, shapes), fabric_size)
+        fabric = self.index.fabrics[name]
+        count = sum(fabric.free_count.get(shape, 0) for shape in shapes)
+        gone = self.taken.get(name)
+        if gone and count:
+            count -= sum(1 for node_id in gone if fabric.cells[node_id].shape in shapes and self._was_free(fabric, node_id))
+        return count
+
+    @staticmethod
+    def _was_free(fabric: Fabric, node_id: str) -> bool:
+        return node_id not in fabric.holder and node_id not in fabric.shares and fabric.nodes[node_id].state is NodeState.UP
+
+    def _recount(self, name: str, shapes: set[int]) -> None:
+        for view in self._views.values():
+            stale = False
+            for target in view.targets:
+                if name in target.counts and not shapes.isdisjoint(target.shapes):
+                    target.counts[name] = self._count(name, target.shapes, target.fabric_size)
+                    target.ranked = []
+                    stale = True
+            if stale:
+                view.refresh()

@@ -1,0 +1,69 @@
+"""Where a gang starts now: its preferred GPU type first, then the tightest fabric that no dated claim forbids."""
+
+from __future__ import annotations
+
+from phalanx.model.plan import Request, Start
+from phalanx.scheduler.choose import choose
+from phalanx.scheduler.index import Domain
+from phalanx.scheduler.ledger import Ledger, Target
+from phalanx.scheduler.reserve import Claim
+
+
+def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start | None:
+    """All its nodes, booked in the ledger and in the claims; or None, and nothing changed."""
+    end_ms = ledger.now_ms + request.expected_ms
+    view = ledger.view(request)
+    special = _special(ledger, request, end_ms)
+    if not special and (request.size > view.largest or any(request.size >= size and end_ms >= end for size, end in view.refused)):
+        return None
+    for target in view.targets:
+        names = [name for _, name in target.fitting(request.size)]
+        if special:
+            names = sorted({*names, *(n for n in special if n in target.totals)}, key=lambda n: (target.counts[n], n))
+        for name in names:
+            here = [claim for claim in claims if claim.fabric == name]
+            if any(claim.refuses(target, request.size, end_ms) for claim in here):
+                continue
+            nodes = _nodes_on(ledger, request, target, name, special.get(name))
+            if not nodes:
+                continue
+            cells = ledger.cells_of(name, nodes)
+            if not all(claim.allows(cells, end_ms) for claim in here):
+                continue
+            for claim in here:
+                claim.book(cells, end_ms)
+            ledger.take(name, nodes, end_ms)
+            ledger.starters.setdefault(name, []).append(request.request_id)
+            return Start(request.request_id, nodes, name, target.option.gpu_type, target.option.gpus)
+    if not special and all(claim.target.fabric_size <= 1 for claim in claims):
+        view.refused.append((request.size, end_ms))     # what is free only shrinks and claims only grow while a plan is made
+    return None
+
+
+# Per fabric: nodes the request must not use, and nodes beyond the free ones that it may.
+_Special = dict[str, tuple[set[str], list[str]]]
+
+
+def _special(ledger: Ledger, request: Request, end_ms: int) -> _Special:
+    found: _Special = {}
+    for node_id in sorted(request.excluded_nodes):
+        if node_id in ledger.index.home:
+            found.setdefault(ledger.index.home[node_id], (set(), []))[0].add(node_id)
+    for owner, node_ids in sorted(ledger.kept.items()):
+        for node_id in node_ids:
+            if owner == request.request_id or end_ms <= ledger.kept_until[node_id]:
+                found.setdefault(ledger.index.home[node_id], (set(), []))[1].append(node_id)
+    return found
+
+
+def _nodes_on(ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]] | None) -> tuple[str, ...]:
+    free: dict[Domain, list[str]] = ledger.free(name, target.shapes)
+    if special is not None:
+        refused, extra = special
+        free = {domain: [i for i in ids if i not in refused] for domain, ids in free.items()}
+        cells = ledger.index.fabrics[name].cells
+        for node_id in extra:
+            if cells[node_id].shape in target.shapes and node_id not in refused and node_id not in ledger.given:
+                free[cells[node_id].domain] = sorted((*free.get(cells[node_id].domain, ()), node_id))
+        free = {domain: ids for domain, ids in free.items() if ids}
+    return choose(free, request.size, request.fabric_size)
