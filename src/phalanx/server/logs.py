@@ -286,6 +286,7 @@ class Logs:
         writer.queued += 1
         if self._task is None:
             self._task = asyncio.ensure_future(self._write_queued())
+            self._server.must_succeed(self._task)
         return written
 
     def _begin_piece(self, writer: _Writer) -> None:
@@ -325,7 +326,7 @@ class Logs:
                 append.written.cancel()
             raise
         except Exception as error:
-            # Nothing may be acknowledged after it; memory is ahead of the store and the process starts again (unit.py).
+            # Nothing may be acknowledged after it.
             for append in (*batch, *self._queue):
                 if not append.written.done():
                     append.written.set_exception(error)
