@@ -1,30 +1,41 @@
-"""The HTTP door: what a connection that does not speak gRPC finds. Pages for people, blobs for clients and containers."""
+"""HTTP/1.1 on the server's sockets: blobs for everyone who has a signed URL, and for people the few pages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from aiohttp import web
 
-from phalanx.api.blobs_http import BlobDoor
+from phalanx.api import blobs_http, pages
 from phalanx.api.listener import Task
-from phalanx.api.pages import Pages
 from phalanx.server.server import Server
 
 
-def http_protocols(server: Server) -> Callable[[Task | None], asyncio.Protocol]:
-    """A protocol for each connection that speaks HTTP/1.1."""
-    pages, blobs = Pages(server), BlobDoor(server)
-    http: web.Server | None = None
+class HttpDoor:
+    """`protocol` serves one connection; it is what the listener wants."""
 
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        return await pages.answer(request) or await blobs.handle(request)
+    def __init__(self, public: web.AppRunner, tasks: web.AppRunner) -> None:
+        self._public = public
+        self._tasks = tasks
 
-    def protocol(_: Task | None) -> asyncio.Protocol:
-        nonlocal http
-        if http is None:
-            http = web.Server(handle, access_log=None)    # belongs to the running event loop
-        return http()
+    @classmethod
+    async def open(cls, server: Server) -> HttpDoor:
+        blobs = blobs_http.routes(server)
+        return cls(await _runner([*blobs, *pages.routes(server)]), await _runner(blobs))
 
-    return protocol
+    def protocol(self, task: Task | None) -> asyncio.Protocol:
+        runner = self._public if task is None else self._tasks
+        assert runner.server is not None
+        return runner.server()  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        for runner in (self._public, self._tasks):
+            await runner.cleanup()
+
+
+async def _runner(routes: list[web.RouteDef]) -> web.AppRunner:
+    application = web.Application()
+    application.add_routes(routes)
+    runner = web.AppRunner(application, access_log=None, handle_signals=False)
+    await runner.setup()
+    return runner

@@ -11,26 +11,23 @@ from phalanx.model.refusal import Refusal
 from phalanx.server.server import Server
 
 
-class Pages:
-    """Part of the HTTP door, beside blobs."""
+def routes(server: Server) -> list[web.RouteDef]:
+    """For the HTTP door, beside blobs."""
+    pages = _Pages(server)
+    return [
+        web.get("/apps/{app_id}", pages.app),
+        web.get("/login/{login_id}", pages.ask_for_token),
+        web.post("/login/{login_id}", pages.take_token),
+    ]
 
+
+class _Pages:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    async def answer(self, request: web.BaseRequest) -> web.Response | None:
-        """None: the path is not one of these pages."""
-        match request.method, request.path.split("/"):
-            case "GET", ["", "apps", app_id]:
-                return self._app(app_id)
-            case "GET", ["", "login", login_id]:
-                return self._login(login_id, "")
-            case "POST", ["", "login", login_id]:
-                return await self._take_token(request, login_id)
-        return None
-
-    def _app(self, app_id: str) -> web.Response:
+    async def app(self, request: web.Request) -> web.Response:
         """Shown to whoever knows the app's id, which nobody can guess: its state, and the commands that say more."""
-        app = self._server.world[App].get(app_id)
+        app = self._server.world[App].get(request.match_info["app_id"])
         if app is None:
             return _page("No such app", "<p>This server has no app of that id.</p>", status=404)
         commands = "\n".join(f"modal app {command} {app.app_id}" for command in ("logs", "info", "history", "stop"))
@@ -38,8 +35,12 @@ class Pages:
         state = AppState(app.state).name.lower()
         return _page(app.name or app.description or app.app_id, f"<p>{app.app_id} is {state}{why}.</p><pre>{commands}</pre>")
 
-    async def _take_token(self, request: web.BaseRequest, login_id: str) -> web.Response:
+    async def ask_for_token(self, request: web.Request) -> web.Response:
+        return self._login(request.match_info["login_id"], "")
+
+    async def take_token(self, request: web.Request) -> web.Response:
         fields = await request.post()
+        login_id = request.match_info["login_id"]
         try:
             approved = self._server.logins.approve(login_id, str(fields.get("token_id", "")), str(fields.get("token_secret", "")))
         except Refusal as refusal:

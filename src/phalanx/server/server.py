@@ -26,8 +26,6 @@ from phalanx.server.environments import Environments
 from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.images import Images
-from phalanx.server.launch import Launch
-from phalanx.server.layers import Layers
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
@@ -66,8 +64,6 @@ class Server:
         self.functions = Functions(self)
         self.gangs = Gangs(self)
         self.images = Images(self)
-        self.launch = Launch(self)
-        self.layers = Layers(self)
         self.logins = Logins(self)
         self.logs = Logs(self)
         self.mounts = Mounts(self)
