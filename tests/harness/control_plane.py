@@ -119,14 +119,10 @@ class ControlPlane:
     def start(self) -> None:
         started = threading.Event()
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="control-plane", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(started,), name="control-plane")
         self._thread.start()
         started.wait()
-        try:
-            self.call(self._open)
-        except BaseException:
-            self._end_thread()
-            raise
+        self.call(self._open)
 
     def stop(self) -> None:
         if self._thread is None:
@@ -134,7 +130,10 @@ class ControlPlane:
         try:
             self.call(self._close)
         finally:
-            self._end_thread()
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self._thread = None
+            self.loop.close()
 
     def restart(self) -> None:
         self.stop()
@@ -206,13 +205,6 @@ class ControlPlane:
                 channel.close()
 
         return self.call(ask)
-
-    def _end_thread(self) -> None:
-        assert self._thread is not None
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self._thread = None
-        self.loop.close()
 
     def _run(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self.loop)

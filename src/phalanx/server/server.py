@@ -21,6 +21,7 @@ from phalanx.server.apps import Apps
 from phalanx.server.calls import Calls
 from phalanx.server.clients import Clients
 from phalanx.server.clock import Clock, RealClock
+from phalanx.server.containers import Containers
 from phalanx.server.deployments import Deployments
 from phalanx.server.environments import Environments
 from phalanx.server.functions import Functions
@@ -59,6 +60,7 @@ class Server:
         self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
         self.clients = Clients(paths.clients)
+        self.containers = Containers(self)
         self.deployments = Deployments(self)
         self.environments = Environments(self)
         self.functions = Functions(self)
