@@ -221,7 +221,7 @@ class ControlPlane:
         pages.add_routes(routes(self.server))
         self._http = web.AppRunner(pages)
         await self._http.setup()
-        self._listener = serve.listener(self.server, {}, lambda task: self._http.server())
+        self._listener = serve.listener(self.server, lambda task: self._http.server())
         public = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         public.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         public.bind((LOCAL, self.port))

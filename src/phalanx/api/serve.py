@@ -8,10 +8,13 @@ from typing import Any
 
 from phalanx.api.admin import admin_mapping
 from phalanx.api.apps import Apps
+from phalanx.api.blobs import Blobs
 from phalanx.api.calls import Calls
 from phalanx.api.containers import Containers
 from phalanx.api.deployments import Deployments
 from phalanx.api.environments import Environments
+from phalanx.api.files import Files
+from phalanx.api.functions import Functions
 from phalanx.api.identity import Identity
 from phalanx.api.listener import Listener, Task
 from phalanx.api.logs import Logs
@@ -24,10 +27,13 @@ def servicers(server: Server) -> list[Any]:
     """One servicer a noun: each method is an RPC."""
     return [
         Apps(server),
+        Blobs(server),
         Calls(server),
         Containers(server),
         Deployments(server),
         Environments(server),
+        Files(server),
+        Functions(server),
         Identity(server),
         Logs(server),
         Tasks(server),

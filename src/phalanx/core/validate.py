@@ -27,16 +27,17 @@ class Rules:
 
 def complaints(function: Function, rules: Rules, *, is_web: bool = False, packaged_bytes: int = 0) -> list[str]:
     """Everything that is wrong with a function, in sentences; empty when it may be created."""
-    gpus = [GpuChoice(*entry) for entry in function.gpus]  # type: ignore[arg-type]
+    gpus = [GpuChoice(str(kind), int(str(count)), bool(exact)) for kind, count, exact in function.gpus]
     found = [
         *_limits(function, packaged_bytes),
-        *_containers(function.name, function.size if function.clustered else 1, function.min_nodes, function.max_nodes, function.buffer_nodes),
+        *_containers(function, function.min_nodes, function.max_nodes, function.buffer_nodes),
         *_gpu_counts(function, gpus, rules.fleet),
     ]
     if function.clustered:
         found += _cluster(function, gpus, rules, is_web)
     elif function.fabric_size:
-        found.append(f"fabric_size={function.fabric_size} on '{function.name}': only a cluster has one; add @modal.clustered or leave it out")
+        asked = f"fabric_size={function.fabric_size} on '{function.name}'"
+        found.append(f"{asked}: only a cluster has one; add @modal.clustered or leave it out")
     if function.rdma and gpus:
         found += _rdma(function, gpus, rules.fleet)
     return found
@@ -44,22 +45,23 @@ def complaints(function: Function, rules: Rules, *, is_web: bool = False, packag
 
 def scaling_complaints(function: Function, min_nodes: int, max_nodes: int, buffer_nodes: int, scaledown_s: int) -> list[str]:
     """The same for autoscaler settings that are changed later."""
-    size = function.size if function.clustered else 1
-    return [*_containers(function.name, size, min_nodes, max_nodes, buffer_nodes), *_scaledown(function.name, scaledown_s)]
+    return [*_containers(function, min_nodes, max_nodes, buffer_nodes), *_scaledown(function.name, scaledown_s)]
 
 
 def _limits(function: Function, packaged_bytes: int) -> Iterator[str]:
     name = function.name
     for what, seconds in (("timeout", function.timeout_s), ("startup_timeout", function.startup_timeout_s or function.timeout_s)):
         if not 1 <= seconds <= MAX_TIMEOUT_S:
-            yield f"{what}={seconds} on '{name}': from 1 to {MAX_TIMEOUT_S} seconds (24 hours) are allowed; split longer work into several calls"
+            allowed = f"from 1 to {MAX_TIMEOUT_S} seconds (24 hours) are allowed"
+            yield f"{what}={seconds} on '{name}': {allowed}; split longer work into several calls"
     yield from _scaledown(name, function.scaledown_s)
     if function.retries > MAX_RETRIES:
         yield f"retries={function.retries} on '{name}': at most {MAX_RETRIES} are allowed"
     if function.disk_mib > MAX_DISK_MIB:
         yield f"ephemeral_disk={function.disk_mib} on '{name}': at most {MAX_DISK_MIB} MiB (3 TiB) are allowed"
     if function.cpu_limit_milli and function.cpu_limit_milli < function.cpu_milli:
-        yield f"cpu=({function.cpu_milli / 1000:g}, {function.cpu_limit_milli / 1000:g}) on '{name}': the limit must not be below the request"
+        asked = f"cpu=({function.cpu_milli / 1000:g}, {function.cpu_limit_milli / 1000:g})"
+        yield f"{asked} on '{name}': the limit must not be below the request"
     if function.memory_limit_mib and function.memory_limit_mib < function.memory_mib:
         yield f"memory=({function.memory_mib}, {function.memory_limit_mib}) on '{name}': the limit must not be below the request"
     if packaged_bytes > MAX_DEFINITION_BYTES:
@@ -74,7 +76,8 @@ def _scaledown(name: str, seconds: int) -> Iterator[str]:
         yield f"scaledown_window={seconds} on '{name}': from 1 to {MAX_SCALEDOWN_S} seconds are allowed"
 
 
-def _containers(name: str, size: int, min_nodes: int, max_nodes: int, buffer_nodes: int) -> Iterator[str]:
+def _containers(function: Function, min_nodes: int, max_nodes: int, buffer_nodes: int) -> Iterator[str]:
+    name, size = function.name, function.size if function.clustered else 1
     for setting, value in (("min_containers", min_nodes), ("max_containers", max_nodes), ("buffer_containers", buffer_nodes)):
         if size > 1 and value % size:
             below = value - value % size
@@ -104,10 +107,10 @@ def _cluster(function: Function, gpus: list[GpuChoice], rules: Rules, is_web: bo
             "The owner of this fleet can allow CPU-only clusters (allow_cpu_clusters in the configuration)"
         )
     if is_web:
-        yield f"'{name}' is a web function with @modal.clustered: web functions can't be clustered; call the cluster from a plain web function"
+        yield f"'{name}' is a web function with @modal.clustered: these can't be clustered; call the cluster from a plain web function"
     if function.is_class and len(function.methods) > 1:
-        methods = ", ".join(sorted(function.methods))
-        yield f"'{name.removesuffix('.*')}' is clustered and has {len(function.methods)} methods ({methods}): a clustered class has exactly one"
+        has = f"{len(function.methods)} methods ({', '.join(sorted(function.methods))})"
+        yield f"'{name.removesuffix('.*')}' is clustered and has {has}: a clustered class has exactly one"
     if function.batch_max_size:
         yield f"'{name}' is clustered and batched: dynamic batching is not for clusters; take @modal.batched away"
     if function.fabric_size and function.size % function.fabric_size:
@@ -120,7 +123,10 @@ def _rdma(function: Function, gpus: list[GpuChoice], fleet: tuple[Node, ...]) ->
     if without:
         types = " or ".join(choice.gpu_type for choice in without)
         known = ", ".join(t for t in RDMA_TYPES if t != ANY and not t.endswith("+"))
-        yield f"rdma=True on '{function.name}': no machine with {types} has RDMA; use one of {known}, or leave rdma out: private networking works without"
+        yield (
+            f"rdma=True on '{function.name}': no machine with {types} has RDMA; use one of {known}, "
+            "or leave rdma out: private networking works without"
+        )
 
 
 def _written(choice: GpuChoice) -> str:

@@ -15,8 +15,6 @@ from phalanx.model.node import NodeRecord
 from phalanx.model.work import Function
 from phalanx.protocol import agent_pb2 as pb
 from phalanx.protocol.agent_grpc import AgentsBase
-from phalanx.server.launch import container_spec
-from phalanx.server.layers import layer_files
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -27,7 +25,6 @@ LOG = logging.getLogger("phalanx.agents")
 PROTOCOL_VERSION = 1
 HEARTBEAT_MS = 5_000
 OUTAGE_LIMIT_MS = 15 * 60_000     # design rule 3
-LAYER_PART = 2**20
 LOST_AFTER_MS = OUTAGE_LIMIT_MS + 10_000
 
 
@@ -63,7 +60,7 @@ class Agents(AgentsBase):
     def prepare(self, gang: Gang, member: Member) -> None:
         """Send Prepare; a container that can't be described is refused like one that a node refuses."""
         function: Function = self._server.world[Function][member.function_id]
-        spec = container_spec(self._server, function, member, gang.assignment.gpu_choice)
+        spec = self._server.launch.container_spec(function, member, gang.assignment)
         message = pb.Prepare(
             assignment=member.assignment, rank=member.rank, size=gang.assignment.size, node_id=member.node_id, task_id=member.task_id,
             cluster_id=member.cluster_id, app_id=member.app_id, function_name=function.name, task_secret=member.task_secret,
@@ -122,13 +119,8 @@ class Agents(AgentsBase):
 
     async def GetLayer(self, stream: Any) -> None:
         request = await stream.recv_message()
-        for file in layer_files(self._server, request.layer_id):
-            with file.open() as content:
-                data = content.read(LAYER_PART)
-                while following := content.read(LAYER_PART):
-                    await stream.send_message(pb.LayerFile(path=file.path, mode=file.mode, data=data, more=True))
-                    data = following
-            await stream.send_message(pb.LayerFile(path=file.path, mode=file.mode, data=data))
+        for path, mode, data, more in self._server.layers.files(request.layer_id):
+            await stream.send_message(pb.LayerFile(path=path, mode=mode, data=data, more=more))
 
     def _why_not(self, register: pb.Register) -> str:
         if register.protocol_version != PROTOCOL_VERSION:

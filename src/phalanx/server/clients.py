@@ -195,7 +195,8 @@ def _ship(source: Path, target: Path, python_version: str) -> None:
 def _compiled(source: Path) -> bytes | None:
     """The marshalled code of a file: what pip compiled if that is fresh, for compiling all again takes seconds."""
     stat = source.stat()
-    fresh = importlib.util.MAGIC_NUMBER + bytes(4) + (int(stat.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (stat.st_size & 0xFFFFFFFF).to_bytes(4, "little")
+    when_and_size = b"".join((int(number) & 0xFFFFFFFF).to_bytes(4, "little") for number in (stat.st_mtime, stat.st_size))
+    fresh = importlib.util.MAGIC_NUMBER + bytes(4) + when_and_size
     try:
         cached = Path(importlib.util.cache_from_source(str(source))).read_bytes()
     except OSError:
@@ -228,5 +229,5 @@ def _install(version: str, python_version: str, target: Path) -> None:
     raise Refusal(
         RefusalKind.CONFLICT,
         f"modal {version} for Python {python_version} could not be installed on the Phalanx server, and containers need it: {why.strip()} "
-        f"Use the client that came with the server (modal {importlib.metadata.version('modal')}), or give the server access to a package index",
+        f"Use the client that came with the server (modal {importlib.metadata.version('modal')}), or give the server a package index",
     )

@@ -19,6 +19,9 @@ DEFAULT_CPU_MILLI = 125
 DEFAULT_MEMORY_MIB = 128
 DEFAULT_SCALEDOWN_S = 60
 ONE_INPUT = 1
+_SAME_IN_OPTIONS = (
+    "timeout_secs", "target_concurrent_inputs", "max_concurrent_inputs", "batch_max_size", "batch_linger_ms", "cloud_provider_str",
+)  # fmt: skip
 
 
 @dataclass
@@ -149,7 +152,7 @@ def _apply(function: api_pb2.Function, options: api_pb2.FunctionOptions) -> None
         function.resources.MergeFrom(options.resources)
     if options.HasField("retry_policy"):
         function.retry_policy.CopyFrom(options.retry_policy)
-    for name in ("timeout_secs", "target_concurrent_inputs", "max_concurrent_inputs", "batch_max_size", "batch_linger_ms", "cloud_provider_str"):
+    for name in _SAME_IN_OPTIONS:
         if _has(options, name):
             setattr(function, name, getattr(options, name))
     settings = function.autoscaler_settings

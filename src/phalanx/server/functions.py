@@ -17,7 +17,9 @@ from phalanx.model.node import NodeRecord
 from phalanx.model.refusal import Refusal, RefusalKind, invalid, not_found
 from phalanx.model.work import Call, CallState, Function, Input, InputState
 from phalanx.server import definition
+from phalanx.server.clients import OWN_PYTHON, ClientPackage
 from phalanx.server.definition import Asked
+from phalanx.server.snapshot import node_of
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -64,6 +66,11 @@ class Functions:
             self._of_app(existing_id, app_id)
         return existing_id or self._server.new_id("fu")
 
+    async def client_for(self, asked: Asked, client_version: str) -> ClientPackage:
+        """The client package that the function's containers will run, for the Python of its image. Made now if it is not there yet."""
+        image = self._server.world[Image].get(asked.definition.image_id)
+        return await self._server.clients.get(client_version, (image.python_version if image else "") or OWN_PYTHON)
+
     def create(self, unit: Unit, app_id: str, existing_id: str, asked: Asked, client_version: str) -> Created:
         """Create a function, or give one of an earlier deploy its new definition. A refusal says everything that is wrong with it."""
         app = self._server.apps.get_live(app_id)
@@ -86,9 +93,7 @@ class Functions:
             parent = self.get(parent.bound_to)
         if not params and not options:
             return parent
-        wanted = api_pb2.FunctionOptions.FromString(options)
-        if wanted.pinned_app_version:
-            raise Refusal(RefusalKind.UNIMPLEMENTED, f"version={wanted.pinned_app_version}: calling an earlier version of an app is not supported yet")
+        self.refuse_version(api_pb2.FunctionOptions.FromString(options).pinned_app_version)
         bound_id = _bound_id(parent.function_id, params, options)
         if bound_id in self._functions and self._functions[bound_id].definition_id:
             return self._functions[bound_id]
@@ -119,6 +124,11 @@ class Functions:
         made = Class(class_id=self._server.new_id("cs"), app_id=app_id, created_ms=self._server.now_ms())
         unit.put(made)
         return made
+
+    def refuse_version(self, version: int) -> None:
+        """Handles pinned to one version of a deployed app."""
+        if version:
+            raise _unsupported(f"version={version}: calling an earlier version of a deployed app is not supported yet; leave it out")
 
     def deployed(self, environment: str, app_name: str, tag: str) -> Function:
         """A function of a deployed app by its name."""
@@ -179,12 +189,8 @@ class Functions:
         )
 
     def fleet(self) -> tuple[Node, ...]:
-        """Every node that was not removed, as far as functions are checked against it."""
-        nodes = (node for node in self._server.world[NodeRecord].values() if not node.removed)
-        return tuple(
-            Node(node.node_id, node.gpu_type, node.gpu_count, node.cpu_milli, node.memory_mib, simulated=node.simulated, rdma=node.rdma)
-            for node in nodes
-        )
+        """Every node that was not removed, down ones too."""
+        return tuple(node_of(record, connected=True) for record in self._server.world[NodeRecord].values() if not record.removed)
 
     def _of_app(self, function_id: str, app_id: str) -> None:
         if self._functions[function_id].app_id != app_id:

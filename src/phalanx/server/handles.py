@@ -82,12 +82,11 @@ def _dependency(world: World, object_id: str) -> api_pb2.Object:
     mount = world[Mount].get(object_id)
     if mount is None:
         return api_pb2.Object(object_id=object_id)
-    return api_pb2.Object(object_id=object_id, mount_handle_metadata=api_pb2.MountHandleMetadata(content_checksum_sha256_hex=mount.checksum))
+    metadata = api_pb2.MountHandleMetadata(content_checksum_sha256_hex=mount.checksum)
+    return api_pb2.Object(object_id=object_id, mount_handle_metadata=metadata)
 
 
-def _method_handle(
-    name: str, method: api_pb2.MethodDefinition, definition_id: str, app_id: str
-) -> api_pb2.FunctionHandleMetadata:
+def _method_handle(name: str, method: api_pb2.MethodDefinition, definition_id: str, app_id: str) -> api_pb2.FunctionHandleMetadata:
     handle = api_pb2.FunctionHandleMetadata(
         function_name=method.function_name,
         function_type=method.function_type,

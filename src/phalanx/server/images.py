@@ -65,8 +65,8 @@ class Images:
             return ""
         versions = ", ".join(sorted(have, key=lambda v: [int(part) for part in v.split(".")]))
         return (
-            f"the image wants Python {python_version}, and the nodes of this fleet have Python {versions}: without python_version=… an image "
-            f"takes the Python that the client runs on. Use modal.Image.debian_slim(python_version='{versions.split(', ')[-1]}'), "
+            f"the image wants Python {python_version}, and the nodes of this fleet have Python {versions}: without python_version=… "
+            f"an image takes the Python that the client runs on. Use modal.Image.debian_slim(python_version='{versions.split(', ')[-1]}'), "
             "or install that Python on the nodes"
         )
 
@@ -86,10 +86,7 @@ def _default_python(definition: api_pb2.Image) -> str:
 
 def _building_refusal(definition: api_pb2.Image) -> str:
     steps = [command for command in definition.dockerfile_commands if command != "FROM base"]
-    if definition.HasField("build_function"):
-        step = "run_function(…)"
-    else:
-        step = steps[0] if steps else "an empty layer"
+    step = "run_function(…)" if definition.HasField("build_function") else (steps or ["an empty layer"])[0]
     shown = step if len(step) <= _SHOWN else step[:_SHOWN] + "…"
     return (
         f"the image needs building: `{shown}`. This Phalanx server can't build images yet: use modal.Image.debian_slim() as it is; "

@@ -22,16 +22,25 @@ if TYPE_CHECKING:
 _CLIENT_MOUNT = "modal-client-mount-"
 
 
-def container_spec(server: Server, function: Function, member: Member, gpu_choice: int) -> ContainerSpec:
-    """What the container of one rank needs. `gpu_choice` is the place of the chosen preference in Function.gpus.
+class Launch:
+    """The noun `server.launch`."""
 
-    Left to the agent, because it knows where things lie: MODAL_SERVER_URL, MODAL_CONTAINER_ARGUMENTS_PATH, PYTHONPATH.
-    """
-    definition = ranked_of(function)[gpu_choice if function.ranked else 0]
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def container_spec(self, function: Function, member: Member, assignment: Assignment) -> ContainerSpec:
+        """What the container of one rank needs.
+
+        Left to the agent, because it knows where things lie: MODAL_SERVER_URL, MODAL_CONTAINER_ARGUMENTS_PATH, PYTHONPATH.
+        """
+        return _spec(self._server, function, member, assignment)
+
+
+def _spec(server: Server, function: Function, member: Member, assignment: Assignment) -> ContainerSpec:
+    definition = ranked_of(function)[assignment.gpu_choice if function.ranked else 0]
     image = server.world[Image].get(function.image_id)
     python_version = (image.python_version if image else "") or OWN_PYTHON
-    chosen = function.gpus[gpu_choice] if function.gpus else ["", 0, False]
-    assignment = server.world[Assignment].get(member.assignment)
+    chosen = function.gpus[assignment.gpu_choice] if function.gpus else ["", 0, False]
     return ContainerSpec(
         container_arguments=_arguments(server, function, member, definition).SerializeToString(),
         layer_ids=_layers(server, function, python_version),
@@ -42,7 +51,7 @@ def container_spec(server: Server, function: Function, member: Member, gpu_choic
         cpu_limit_milli=function.cpu_limit_milli,
         memory_mib=function.memory_mib,
         memory_limit_mib=function.memory_limit_mib,
-        gpu_type=(assignment.gpu_type if assignment else "") or str(chosen[0]),
+        gpu_type=assignment.gpu_type or str(chosen[0]),
         gpu_count=int(str(chosen[1])),
         private_network=function.private_network,
         block_network=function.block_network,
@@ -90,7 +99,7 @@ def _environment(server: Server, function: Function, member: Member, definition:
 
 
 def _threads(function: Function, definition: api_pb2.Function) -> int:
-    """From the CPU request (reference: platform-behaviour.md 3.3). 0, say nothing, for a cluster that asks no CPUs: it has the whole node."""
+    """From the CPU request (reference: platform-behaviour.md 3.3). 0: say nothing, for a cluster that asks no CPUs has the whole node."""
     if function.clustered and not definition.resources.milli_cpu:
         return 0
     return max(1, math.ceil(function.cpu_milli / 1000))

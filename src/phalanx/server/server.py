@@ -19,16 +19,23 @@ from phalanx.paths import Paths
 from phalanx.server.agents import Agents
 from phalanx.server.apps import Apps
 from phalanx.server.calls import Calls
+from phalanx.server.clients import Clients
 from phalanx.server.clock import Clock, RealClock
 from phalanx.server.deployments import Deployments
 from phalanx.server.environments import Environments
+from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
+from phalanx.server.images import Images
+from phalanx.server.launch import Launch
+from phalanx.server.layers import Layers
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
+from phalanx.server.mounts import Mounts
 from phalanx.server.planning import Planning
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
+from phalanx.store.blobs import Blobs
 from phalanx.store.database import Database
 
 LOG = logging.getLogger("phalanx.server")
@@ -51,17 +58,25 @@ class Server:
         self._commits: set[asyncio.Task[None]] = set()
         self.agents = Agents(self)
         self.apps = Apps(self)
+        self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
+        self.clients = Clients(paths.clients)
         self.deployments = Deployments(self)
         self.environments = Environments(self)
+        self.functions = Functions(self)
         self.gangs = Gangs(self)
+        self.images = Images(self)
+        self.launch = Launch(self)
+        self.layers = Layers(self)
         self.logins = Logins(self)
         self.logs = Logs(self)
+        self.mounts = Mounts(self)
         self.planning = Planning(self)
 
     def start(self) -> None:
         """Take up the work where the last commit left it, and begin the timers. Once, in the event loop, before sockets are served."""
         self.environments.start()
+        self.blobs.clean()
         self.calls.load()
         self.gangs.load()
         self.agents.load()

@@ -7,24 +7,14 @@ import hashlib
 import os
 import re
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from phalanx.model.blob import BlobError, Stored
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLOB_ID = re.compile(r"bl-[0-9a-f]{64}")
 CHUNK = 2**20
-
-
-class BlobError(Exception):
-    """What came does not match what was announced, or is not there."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    sha256: str
-    md5: str
-    size: int
 
 
 class Blobs:
@@ -58,6 +48,16 @@ class Blobs:
         """Keep bytes, return their blob id."""
         return "bl-" + self.put(data).sha256
 
+    def id_for(self, sha256_base64: str) -> str:
+        """The id for content that its sender announces by its hash."""
+        try:
+            digest = base64.b64decode(sha256_base64, validate=True)
+        except ValueError:
+            digest = b""
+        if len(digest) != 32:
+            raise BlobError(f"content_sha256_base64 '{sha256_base64}' is not a SHA-256 in base64")
+        return "bl-" + digest.hex()
+
     def put(self, data: bytes, sha256: str = "") -> Stored:
         """Keep bytes. With `sha256`, they must have that hash: BlobError if not."""
         draft = self.draft()
@@ -74,7 +74,7 @@ class Blobs:
         return self._drafts / f"{sha256_of(blob_id)}.part{number}"
 
     def join_parts(self, blob_id: str, count: int) -> tuple[Stored, str]:
-        """All parts became the blob; also the ETag of the whole, as S3 makes it. Raises BlobError and keeps the parts when one is missing."""
+        """All parts become the blob; also the ETag of the whole, as S3 makes it. BlobError when a part is missing: the others are kept."""
         parts = [self.part_path(blob_id, number) for number in range(1, count + 1)]
         missing = [str(number) for number, part in enumerate(parts, 1) if not part.exists()]
         if missing:
@@ -157,17 +157,6 @@ def sha256_of(blob_id: str) -> str:
     if not _BLOB_ID.fullmatch(blob_id):
         raise BlobError(f"'{blob_id}' is not a blob id of this server")
     return blob_id.removeprefix("bl-")
-
-
-def blob_id_for(sha256_base64: str) -> str:
-    """The id for content that its sender announces by its hash."""
-    try:
-        digest = base64.b64decode(sha256_base64, validate=True)
-    except ValueError:
-        digest = b""
-    if len(digest) != 32:
-        raise BlobError(f"content_sha256_base64 '{sha256_base64}' is not a SHA-256 in base64")
-    return "bl-" + digest.hex()
 
 
 def _copy(part: Path, draft: Draft) -> bytes:
