@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -52,10 +53,10 @@ def end_descendants(roots: Sequence[int], patience_s: float = 5.0) -> None:
         time.sleep(0.05)
 
 
-def reap_orphans(keep: set[int]) -> list[str]:
-    """End every child but `keep` that is still ours; returns their command lines. Only after all peers have stopped."""
+def reap_orphans() -> list[str]:
+    """End what is still below us, once all peers have stopped; returns the command lines."""
     names = []
-    while left := [pid for pid in descendants(os.getpid()) if pid not in keep and _alive({pid})]:
+    while left := _alive(set(descendants(os.getpid()))):
         for pid in left:
             names.append(_command_line(pid))
             _signal(pid, signal.SIGKILL)
@@ -76,7 +77,8 @@ class Daemon:
 
     def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         with log.open("ab") as output:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, start_new_session=True)
         self.log = log
 
     @property
@@ -107,10 +109,8 @@ def _alive(pids: set[int]) -> set[int]:
 
 
 def _signal(pid: int, signum: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
-    except ProcessLookupError:
-        pass
 
 
 def _command_line(pid: int) -> str:

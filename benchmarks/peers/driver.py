@@ -16,7 +16,8 @@ class Driver:
     def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         self._log = log
         with log.open("ab") as output:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, env=env, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, env=env, start_new_session=True)
 
     def ask(self, **question: Any) -> dict[str, Any]:
         """Raises RoundFailed with the program's own last words if it can't answer."""

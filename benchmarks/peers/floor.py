@@ -6,12 +6,11 @@ import os
 import platform
 import subprocess
 import time
-from pathlib import Path
 
-from peers.peer import Timing, rank_command, timing_from_lines
+from peers.peer import Launcher, Timing, rank_command, timing_from_lines
 
 
-class Floor:
+class Floor(Launcher):
     name = "fork+exec"
 
     def __init__(self, python: str) -> None:
@@ -22,9 +21,6 @@ class Floor:
 
     def version(self) -> str:
         return f"Python {platform.python_version()}, Linux {platform.release()}"
-
-    def start(self, folder: Path, size: int) -> None:
-        pass
 
     def round(self, size: int, runner: bool) -> Timing:
         reading, writing = os.pipe()
@@ -38,6 +34,3 @@ class Floor:
             os.close(reading)
             for rank in ranks:
                 rank.wait()
-
-    def stop(self) -> None:
-        pass

@@ -6,10 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
-from peers.peer import Timing, output_of, rank_command, timed_command
+from peers.peer import Launcher, Timing, output_of, rank_command, timed_command
 
 
-class Mpirun:
+class Mpirun(Launcher):
     name = "mpirun"
 
     def __init__(self, python: str) -> None:
@@ -23,12 +23,9 @@ class Mpirun:
         return output_of("mpirun", "--version").splitlines()[0].replace("mpirun (", "").replace(")", "")
 
     def start(self, folder: Path, size: int) -> None:
-        folder.mkdir(parents=True)
+        super().start(folder, size)
         self._env = os.environ | {"TMPDIR": str(folder)}       # its session folders
 
     def round(self, size: int, runner: bool) -> Timing:
         flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(size)]
         return timed_command(["mpirun", *flags, *rank_command(self._python, runner)], size, self._env)
-
-    def stop(self) -> None:
-        pass

@@ -22,12 +22,14 @@ class RoundFailed(Exception):
 class Timing:
     """Seconds from the call. `in_code`: the last rank's first statement; `result`: every rank's success known to the caller."""
 
-    in_code: float
+    in_code: float | None       # None where there are no ranks, or where the peer tells it later
     result: float
 
 
 class Peer(Protocol):
     name: str
+    launches: Sequence[bool]        # which launches it has: with False and True for `runner`
+    has_warm: bool
 
     def missing(self) -> str:
         """Why it can't be measured here; empty when it can. Cheap, starts nothing."""
@@ -43,7 +45,27 @@ class Peer(Protocol):
         """One launch of `size` ranks. `runner`: each rank imports the client's container runner before its first statement."""
         ...
 
+    def warm_round(self, size: int) -> Timing:
+        """One call on what is already there: processes that live, imports that are done."""
+        ...
+
     def stop(self) -> None: ...
+
+
+class Launcher:
+    """The part of a peer that starts processes and keeps none."""
+
+    launches: Sequence[bool] = (False, True)
+    has_warm = False
+
+    def warm_round(self, size: int) -> Timing:
+        raise NotImplementedError
+
+    def start(self, folder: Path, size: int) -> None:
+        folder.mkdir(parents=True)
+
+    def stop(self) -> None:
+        pass
 
 
 def rank_command(python: str, runner: bool) -> list[str]:
@@ -60,7 +82,8 @@ def timed_command(command: Sequence[str], size: int, env: Mapping[str, str] | No
         return timing_from_lines(reading, size, called)
     except RoundFailed as failure:
         launcher.kill()
-        raise RoundFailed(f"{failure}: {' '.join(command[:6])}… said: {launcher.communicate()[1].decode(errors='replace')[-800:]}") from None
+        said = launcher.communicate()[1].decode(errors="replace")[-800:]
+        raise RoundFailed(f"{failure}: {' '.join(command[:6])}… said: {said}") from None
     finally:
         os.close(reading)
         launcher.communicate(timeout=ROUND_LIMIT_S)

@@ -24,6 +24,9 @@ FREE_S = 60.0
 
 
 class Phalanx:
+    launches = (True,)      # its ranks are the runner
+    has_warm = True
+
     def __init__(self, runtime: str) -> None:
         self.name = f"Phalanx ({runtime})"
         self._runtime = runtime
@@ -65,13 +68,13 @@ class Phalanx:
         self._until_free()
         return Timing(max(stamps[call["name"]]) - call["called"], call["result"])
 
-    def warm_call(self, size: int) -> float:
-        """On a cluster that is there. The ranks' times come with `warm_stamps`."""
+    def warm_round(self, size: int) -> Timing:
+        """On a cluster that is there."""
         call = self._ask(do="call", app=f"bench-launch-{size}", function="warm", arguments=[False])
         self._warm_calls[call["name"]] = call["called"]
-        return call["result"]
+        return Timing(None, call["result"])
 
-    def warm_stamps(self, size: int) -> list[float]:
+    def warm_times_in_code(self, size: int) -> list[float]:
         """For each warm call so far: seconds from the call to its last rank's first statement."""
         names = list(self._warm_calls)
         self._ask(do="call", app=f"bench-launch-{size}", function="warm", arguments=[True])
@@ -108,10 +111,18 @@ class StatelessServer:
     """The same client against a server that answers at once."""
 
     name = "stateless server"
+    launches = ()
+    has_warm = True
 
     def __init__(self) -> None:
         self._server: Daemon | None = None
         self._driver: Driver | None = None
+
+    def missing(self) -> str:
+        return ""
+
+    def version(self) -> str:
+        return "this folder's, with the same modal and grpclib"
 
     def start(self, folder: Path, size: int) -> None:
         folder.mkdir(parents=True)
@@ -127,10 +138,13 @@ class StatelessServer:
             "MODAL_TOKEN_SECRET": "as-bench", "MODAL_CONFIG_PATH": str(folder / "modal.toml"),
         }  # fmt: skip
         self._driver = Driver([sys.executable, str(HERE / "modal_driver.py")], folder / "driver.log", env)
-        self.warm_call(size)
+        self.warm_round(size)
 
-    def warm_call(self, size: int) -> float:
-        return self._driver.ask(do="call", app="bench", function="warm", arguments=[False])["result"]
+    def round(self, size: int, runner: bool) -> Timing:
+        raise NotImplementedError
+
+    def warm_round(self, size: int) -> Timing:
+        return Timing(None, self._driver.ask(do="call", app="bench", function="warm", arguments=[False])["result"])
 
     def stop(self) -> None:
         if self._driver:

@@ -14,11 +14,12 @@ RELEASE_S = 2.0     # back-to-back groups wait for the release of the one before
 
 
 class Ray:
-    """`warm`: tasks on workers of a kept group, not fresh processes."""
+    name = "Ray"
+    launches = (False, True)
+    has_warm = True
 
     def __init__(self, python: Path | None) -> None:
         """`python`: the interpreter of the environment with ray and modal."""
-        self.name = "Ray tasks"
         self._python = python
         self._driver: Driver | None = None
 
@@ -34,11 +35,14 @@ class Ray:
         self._driver = Driver([str(self._python), str(DRIVER), str(size)], folder / "driver.log", env)
         self.round(size, runner=False)
 
-    def round(self, size: int, runner: bool, warm: bool = False) -> Timing:
-        timing = Timing(**self._driver.ask(size=size, runner=runner, warm=warm))
-        if not warm:
-            time.sleep(RELEASE_S)
+    def round(self, size: int, runner: bool) -> Timing:
+        timing = Timing(**self._driver.ask(size=size, runner=runner, warm=False))
+        time.sleep(RELEASE_S)
         return timing
+
+    def warm_round(self, size: int) -> Timing:
+        """Tasks in a group that is kept, on workers that have run them before."""
+        return Timing(**self._driver.ask(size=size, runner=False, warm=True))
 
     def stop(self) -> None:
         if self._driver:

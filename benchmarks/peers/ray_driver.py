@@ -57,7 +57,8 @@ class Rounds:
         return {"in_code": max(stamps) - called, "result": done - called}
 
     def _tasks(self, function: Any, group: Any, size: int, runner: bool) -> list[Any]:
-        return [function.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, index)).remote(runner) for index in range(size)]
+        places = [PlacementGroupSchedulingStrategy(group, index) for index in range(size)]
+        return [function.options(scheduling_strategy=place).remote(runner) for place in places]
 
 
 def main() -> None:

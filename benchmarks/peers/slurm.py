@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from peers.daemons import Daemon, end_descendants, free_ports
-from peers.peer import RoundFailed, Timing, output_of, rank_command, timed_command
+from peers.peer import Launcher, RoundFailed, Timing, output_of, rank_command, timed_command
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sinfo")
 START_S = 60.0
@@ -51,7 +51,7 @@ PartitionName=main Nodes=node[{indices}] Default=YES OverSubscribe=EXCLUSIVE Max
 """
 
 
-class Srun:
+class Srun(Launcher):
     name = "srun"
 
     def __init__(self, python: str) -> None:

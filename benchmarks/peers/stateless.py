@@ -1,4 +1,4 @@
-"""A throw-away server that keeps no state: it answers every call at once with the same value. What is left is the client, twice a network, and grpclib.
+"""A throw-away server that keeps no state: it answers every call at once with the same value. What is left is the client and grpclib.
 
 python stateless.py FILE      serves until SIGTERM, and writes its port into FILE
 """
@@ -23,7 +23,8 @@ from modal_proto import api_pb2
 def function_get(request: Any) -> Any:
     metadata = api_pb2.FunctionHandleMetadata(function_name=request.object_tag, function_type=api_pb2.Function.FUNCTION_TYPE_FUNCTION)
     ranked = api_pb2.FunctionData.RankedFunction(rank=0, function=api_pb2.Function(function_name=request.object_tag))
-    return api_pb2.FunctionGetResponse(function_id="fu-1", handle_metadata=metadata, function=api_pb2.FunctionData(ranked_functions=[ranked]))
+    function = api_pb2.FunctionData(ranked_functions=[ranked])
+    return api_pb2.FunctionGetResponse(function_id="fu-1", handle_metadata=metadata, function=function)
 
 
 def function_map(request: Any) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from peers.peer import Timing, output_of, rank_command, timed_command
+from peers.peer import Launcher, Timing, output_of, rank_command, timed_command
 
 
-class Torchrun:
+class Torchrun(Launcher):
     name = "torchrun"
 
     def __init__(self, python: Path | None) -> None:
@@ -23,12 +23,9 @@ class Torchrun:
         return "torch " + output_of(str(self._python), "-c", "import importlib.metadata as m; print(m.version('torch'))")
 
     def start(self, folder: Path, size: int) -> None:
-        folder.mkdir(parents=True)
+        super().start(folder, size)
         self._env = os.environ | {"TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
 
     def round(self, size: int, runner: bool) -> Timing:
         launcher = [str(self._python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}", "--no-python"]
         return timed_command([*launcher, *rank_command(str(self._python), runner)], size, self._env)
-
-    def stop(self) -> None:
-        pass
