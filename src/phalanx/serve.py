@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from phalanx.api.blobs_http import blob_protocols
+from phalanx.api.http_door import HttpDoor
 from phalanx.api.serve import listener
 from phalanx.config import Config
 from phalanx.front.loan import FrontAbsent, LoanRefused, borrow
@@ -39,7 +39,8 @@ async def serve(config: Config, paths: Paths) -> int:
     """Serve until SIGTERM, SIGINT or the end of the front."""
     loan = await borrow(paths.front_socket)   # first: two servers on one state are impossible while one front lends its sockets once
     server = Server(config, paths)
-    doors = listener(server, blob_protocols(server))
+    http = await HttpDoor.open(server)
+    doors = listener(server, http.protocol)
     server.start()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,6 +55,7 @@ async def serve(config: Config, paths: Paths) -> int:
     await asyncio.wait({lost, stopped}, return_when=asyncio.FIRST_COMPLETED)
     ready.unlink(missing_ok=True)
     await doors.close()
+    await http.close()
     loan.give_back()
     server.close()
     return 0

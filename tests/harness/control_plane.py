@@ -23,12 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
 from google.protobuf import message_factory
 from grpclib.client import Channel, UnaryUnaryMethod
 
 from phalanx.api import serve
-from phalanx.api.pages import routes
+from phalanx.api.http_door import HttpDoor
 from phalanx.api.transport import SERVICE
 from phalanx.config import Config
 from phalanx.paths import Paths
@@ -217,11 +216,8 @@ class ControlPlane:
         logging.getLogger("phalanx").addHandler(self._handler)
         self.server = Server(self.config, self.paths, self.clock, random.Random())
         self.server.start()
-        pages = web.Application()
-        pages.add_routes(routes(self.server))
-        self._http = web.AppRunner(pages)
-        await self._http.setup()
-        self._listener = serve.listener(self.server, lambda task: self._http.server())
+        self._http = await HttpDoor.open(self.server)
+        self._listener = serve.listener(self.server, self._http.protocol)
         public = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         public.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         public.bind((LOCAL, self.port))
@@ -232,7 +228,7 @@ class ControlPlane:
 
     async def _close(self) -> None:
         await self._listener.close()
-        await self._http.cleanup()
+        await self._http.close()
         await self.server.settled()
         others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in others:

@@ -80,7 +80,7 @@ def agent(request: pytest.FixtureRequest, state: Path, server: FakeServer) -> It
     process = AgentProcess(state, runtime)
     process.start()
     try:
-        server.until(lambda: bool(server.registers), process.log)
+        server.until(lambda: server.heartbeats > 0, process.log)     # its network stands then
         yield process
     finally:
         if process.process is None:

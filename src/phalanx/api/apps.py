@@ -7,11 +7,11 @@ from typing import Any
 from google.protobuf.empty_pb2 import Empty
 from modal_proto import api_pb2
 
-from phalanx.api.layout import app_layout, function_definition, gpu_configs
 from phalanx.api.people import name_of, page_of
 from phalanx.model.app import App, AppState
 from phalanx.model.caller import Caller
 from phalanx.model.refusal import not_found
+from phalanx.server.handles import app_layout
 from phalanx.server.server import Server
 from phalanx.server.unit import Unit
 
@@ -129,17 +129,18 @@ class Apps:
             if function.bound_to:
                 continue
             summary = answer.function_info_summaries[function.function_id]
-            summary.gpu_config.extend(gpu_configs(function))
-            definition = function_definition(function)
+            for gpu_type, count, *_ in function.gpus:
+                summary.gpu_config.add(gpu_type=str(gpu_type), count=int(str(count)))
+            definition = api_pb2.Function.FromString(function.definition)
             if definition.HasField("schedule"):
                 summary.schedule.CopyFrom(definition.schedule)
         return answer
 
     def AppGetLayout(self, request: Any, caller: Caller, unit: Unit) -> Any:
-        return api_pb2.AppGetLayoutResponse(app_layout=app_layout(self._server, self._apps.get(request.app_id)))
+        return api_pb2.AppGetLayoutResponse(app_layout=app_layout(self._server.world, self._apps.get(request.app_id)))
 
     def AppGetObjects(self, request: Any, caller: Caller, unit: Unit) -> Any:
-        layout = app_layout(self._server, self._apps.get(request.app_id))
+        layout = app_layout(self._server.world, self._apps.get(request.app_id))
         objects = {item.object_id: item for item in layout.objects}
         answer = api_pb2.AppGetObjectsResponse()
         for tag, object_id in [*layout.function_ids.items(), *layout.class_ids.items()]:

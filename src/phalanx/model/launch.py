@@ -13,7 +13,6 @@ class ContainerSpec:
     layer_ids: list[str] = field(default_factory=list)        # lowest first
     environment: dict[str, str] = field(default_factory=dict)
     python_version: str = ""                                  # minor: "3.11"; "" takes the node's
-    command: list[str] = field(default_factory=list)          # empty: the stock runner, with the image's Python
     function_name: str = ""
     cpu_milli: int = 0
     cpu_limit_milli: int = 0                                  # 0: the soft limit, request + 16 cores

@@ -101,7 +101,8 @@ class Container:
         """How things stand, for a new session or a repeated command; the log from the last acknowledged byte on."""
         if self.phase == "prepared":
             self.send(agent_pb2.FromAgent(prepared=agent_pb2.Prepared(
-                assignment=self.spec.assignment, rank=self.spec.rank, ipv6=self.spec.ipv6, ipv4=self.spec.ipv4)))
+                assignment=self.spec.assignment, rank=self.spec.rank, ipv6=self.spec.ipv6, ipv4=self.spec.ipv4,
+                http_address=self.spec.http_address)))
         if self.started_ms:
             self.send(agent_pb2.FromAgent(started=agent_pb2.Started(
                 assignment=self.spec.assignment, rank=self.spec.rank, boottime_ms=self.started_ms)))

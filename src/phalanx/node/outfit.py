@@ -20,7 +20,8 @@ _MIB = 1 << 20
 _SOFT_CPU_MILLI = 16_000     # what a container may use above its request, where nothing else is said
 _PIDS = 32_768
 INSIDE = "/run/phalanx"      # the API socket and the arguments, in the container
-RELAY_PORT = 8899            # blobs, on the container's own loopback
+# For blobs, whose URLs are TCP ones. Out of the way: not 127.0.0.1, and above the ports that the kernel hands out.
+_HTTP_HOST, _HTTP_PORT = "127.127.0.1", 61899
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _dress_container(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: l
     (etc / "hostname").write_text(spec.hostname + "\n")
     (etc / "hosts").write_text(hosts(spec.hostname, spec.ipv4, spec.ipv6))
     (etc / "resolv.conf").write_text("" if ask.block_network else resolv_conf())
-    spec.relay_port = RELAY_PORT
+    spec.http_address = f"{_HTTP_HOST}:{_HTTP_PORT}"
     spec.command = list(ask.command) or [image.python, "-u", "-m", "modal._container_entrypoint"]
     spec.environment = _environment(ask, INSIDE, "/root", ["/root", "/pkg", "/__modal/deps"], image.path) | hardware.environment
     spec.environment |= ask.environment
@@ -125,6 +126,7 @@ def _dress_process(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: lis
     command = list(ask.command) or [fleet.image.python, "-u", "-m", "modal._container_entrypoint"]
     spec.command = _with_resolver(command, fleet.image.python)
     spec.working_folder = str(root / "root")
+    spec.http_address = f"{spec.ipv4}:{_HTTP_PORT}"
     search = [str(root / "root"), str(root / "pkg"), str(root / "__modal/deps")]
     path = f"{os.path.dirname(fleet.image.python)}:{os.environ.get('PATH', '')}"
     spec.environment = _environment(ask, spec.api_folder, spec.working_folder, search, path)

@@ -68,10 +68,9 @@ class Shim:
         self.runtime = runtime.make(spec)
         try:
             self.runtime.prepare()
-            preamble = f"{spec.task_id} {spec.assignment} {spec.task_secret}\n"
-            self._relay(api, f"PHALANX/1 task {preamble}")
-            if spec.relay_port:
-                self._relay(self._listen_inside(spec.relay_port), f"PHALANX/1 blobs {preamble}")
+            self._relay(api)
+            if spec.http_address:
+                self._relay(self._listen_inside(spec.http_address))
         except BaseException:
             self.runtime.release()
             for path in (spec.control_socket, spec.api_socket):
@@ -259,14 +258,16 @@ class Shim:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.selector.register(self._wakeup, selectors.EVENT_READ, self._reap)
 
-    def _relay(self, listener: socket.socket, preamble: str) -> None:
+    def _relay(self, listener: socket.socket) -> None:
+        preamble = f"PHALANX/1 task {self.spec.task_id} {self.spec.assignment} {self.spec.task_secret}\n"
         self.relays.append(Relay(listener, self.spec.tasks_socket, preamble.encode(), self.selector, self.later))
 
-    def _listen_inside(self, port: int) -> socket.socket:
+    def _listen_inside(self, address: str) -> socket.socket:
+        host, _, port = address.rpartition(":")
         namespace = self.runtime.network()
         with contextlib.nullcontext() if namespace is None else namespaces.inside_network(namespace):
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            listener.bind(("127.0.0.1", port))
+            listener.bind((host, int(port)))
             listener.listen(128)
             return listener
 

@@ -73,7 +73,7 @@ class Spec:
     rootless: bool = False
     single_user: bool = False  # a user namespace with one uid only
     node_id: str = ""
-    relay_port: int = 0        # a TCP port on the container's loopback that leads to the control plane's blobs
+    http_address: str = ""     # "127.127.0.1:61899": leads where the API socket leads, for clients that know TCP only
     ipv4: str = ""
     ipv6: str = ""
     spool_limit_bytes: int = 1 << 30

@@ -78,18 +78,23 @@ class Fabric:
     free: dict[int, dict[Domain, list[str]]] = field(default_factory=dict)
     free_count: dict[int, int] = field(default_factory=dict)
     total: dict[Cell, int] = field(default_factory=dict)                 # every node, down ones too
+    sizes: dict[int, int] = field(default_factory=dict)                  # the same by shape
     away: dict[Cell, dict[str, int]] = field(default_factory=dict)       # nodes out of service by state
     causes: dict[str, str] = field(default_factory=dict)                 # node id -> why it is out of service
     releases: list[tuple[int, str]] = field(default_factory=list)        # (end, holder or shared node), sorted
     ends: dict[str, int] = field(default_factory=dict)                   # the same by name
     parts: dict[str, dict[Cell, int]] = field(default_factory=dict)      # what comes back when that ends
 
+    def next_release(self) -> int:
+        """When the first of its holds is expected to end."""
+        return self.releases[0][0] if self.releases else NEVER
+
     def copy(self) -> Fabric:
         """A private copy of what holds change. What only nodes change is shared, and replaced when it is written."""
         return Fabric(
             self.name, self.nodes, self.cells, dict(self.holder), dict(self.shares),
             {shape: dict(domains) for shape, domains in self.free.items()}, dict(self.free_count),
-            self.total, self.away, self.causes, list(self.releases), dict(self.ends), dict(self.parts),
+            self.total, self.sizes, self.away, self.causes, list(self.releases), dict(self.ends), dict(self.parts),
         )  # fmt: skip
 
 
@@ -181,6 +186,7 @@ class _Draft:
             cell = self._cell(node)
             fabric.cells[node.node_id] = cell
             fabric.total[cell] = fabric.total.get(cell, 0) + 1
+            fabric.sizes[cell.shape] = fabric.sizes.get(cell.shape, 0) + 1
             fabric.nodes[node.node_id] = node
             self._welcome_back(fabric, node.node_id)
         else:
@@ -200,6 +206,9 @@ class _Draft:
         fabric.total[cell] -= 1
         if not fabric.total[cell]:
             del fabric.total[cell]
+        fabric.sizes[cell.shape] -= 1
+        if not fabric.sizes[cell.shape]:
+            del fabric.sizes[cell.shape]
         del fabric.nodes[node_id]
         holder = fabric.holder.pop(node_id, None)
         fabric.shares.pop(node_id, None)
@@ -223,7 +232,13 @@ class _Draft:
     # holds
 
     def put_hold(self, hold: Hold) -> None:
-        if hold.holder_id in self.holds:
+        old = self.holds.get(hold.holder_id)
+        if old is not None and old.whole and hold.whole and (old.node_ids, old.workspace) == (hold.node_ids, hold.workspace):
+            self.holds[hold.holder_id] = hold      # the common case: only its end or state changed
+            for name in dict.fromkeys(self.home[n] for n in hold.node_ids if n in self.home):
+                self._release_of(self._own(name), hold.holder_id)
+            return
+        if old is not None:
             self.end_hold(hold.holder_id)
         self.holds[hold.holder_id] = hold
         if hold.whole:
@@ -343,7 +358,8 @@ class _Draft:
         fabric = self._own(name)
         if name not in self._own_facts:
             self._own_facts.add(name)
-            fabric.nodes, fabric.cells, fabric.total = dict(fabric.nodes), dict(fabric.cells), dict(fabric.total)
+            fabric.nodes, fabric.cells = dict(fabric.nodes), dict(fabric.cells)
+            fabric.total, fabric.sizes = dict(fabric.total), dict(fabric.sizes)
         return fabric
 
     def _cell(self, node: Node) -> Cell:

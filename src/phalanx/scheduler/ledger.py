@@ -26,9 +26,17 @@ class Target:
 
     def fitting(self, size: int) -> Iterator[tuple[int, str]]:
         """Fabrics with at least `size` free, tightest first."""
+        ranked = self._sorted()
+        return iter(ranked[bisect_left(ranked, (size, "")) :])
+
+    def fullest(self) -> Iterator[tuple[int, str]]:
+        """All fabrics that have the shapes, most free first."""
+        return reversed(self._sorted())
+
+    def _sorted(self) -> list[tuple[int, str]]:
         if not self.ranked:
             self.ranked = sorted((count, name) for name, count in self.counts.items())
-        return iter(self.ranked[bisect_left(self.ranked, (size, "")) :])
+        return self.ranked
 
 
 @dataclass(slots=True)
@@ -38,6 +46,7 @@ class View:
     targets: tuple[Target, ...]
     fabric_size: int
     largest: int = 0                       # the most free nodes on one fabric: a quick no
+    refused: list[tuple[int, int]] = field(default_factory=list)   # (size, end) that found no place in this plan, nor will anything larger
 
     def refresh(self) -> None:
         self.largest = max((count for target in self.targets for count in target.counts.values()), default=0)
@@ -57,16 +66,20 @@ class Ledger:
         self.given: set[str] = set()                                    # kept nodes that this plan has used
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
         self._views: dict[object, View] = {}
+        self._view_of: dict[str, View] = {}
         for retention in sorted(retentions, key=lambda r: (r.request_id, r.until_ms)):
             if retention.until_ms > now_ms:
                 self._keep(retention)
 
     def view(self, request: Request) -> View:
         """The request's view of the fleet, made once per kind and plan and kept current by `take`."""
-        key = (request.ask, request.where, request.rdma, request.fabric_size)
-        found = self._views.get(key)
+        found = self._view_of.get(request.request_id)
         if found is None:
-            found = self._views[key] = self._look(request)
+            key = (request.ask, request.where, request.rdma, request.fabric_size)
+            found = self._views.get(key)
+            if found is None:
+                found = self._views[key] = self._look(request)
+            self._view_of[request.request_id] = found
         return found
 
     def free(self, name: str, shapes: frozenset[int]) -> dict[Domain, list[str]]:
@@ -145,7 +158,7 @@ class Ledger:
 
     def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
         if fabric_size <= 1:
-            return sum(n for cell, n in fabric.total.items() if cell.shape in shapes)
+            return sum(fabric.sizes.get(shape, 0) for shape in shapes)
         return room({c.domain: [""] * n for c, n in fabric.total.items() if c.shape in shapes}, fabric_size)
 
     def _count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:

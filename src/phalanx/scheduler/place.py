@@ -14,25 +14,29 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
     end_ms = ledger.now_ms + request.expected_ms
     view = ledger.view(request)
     special = _special(ledger, request, end_ms)
-    if request.size > view.largest and not special:
+    if not special and (request.size > view.largest or any(request.size >= size and end_ms >= end for size, end in view.refused)):
         return None
     for target in view.targets:
         names = [name for _, name in target.fitting(request.size)]
         if special:
             names = sorted({*names, *(n for n in special if n in target.totals)}, key=lambda n: (target.counts[n], n))
         for name in names:
+            here = [claim for claim in claims if claim.fabric == name]
+            if any(claim.refuses(target, request.size, end_ms) for claim in here):
+                continue
             nodes = _nodes_on(ledger, request, target, name, special.get(name))
             if not nodes:
                 continue
             cells = ledger.cells_of(name, nodes)
-            if not all(claim.allows(cells, end_ms) for claim in claims if claim.fabric == name):
+            if not all(claim.allows(cells, end_ms) for claim in here):
                 continue
-            for claim in claims:
-                if claim.fabric == name:
-                    claim.book(cells, end_ms)
+            for claim in here:
+                claim.book(cells, end_ms)
             ledger.take(name, nodes, end_ms)
             ledger.starters.setdefault(name, []).append(request.request_id)
             return Start(request.request_id, nodes, name, target.option.gpu_type, target.option.gpus)
+    if not special and all(claim.target.fabric_size <= 1 for claim in claims):
+        view.refused.append((request.size, end_ms))     # what is free only shrinks and claims only grow while a plan is made
     return None
 
 

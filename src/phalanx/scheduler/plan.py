@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from phalanx.model.plan import Evict, Plan, Policy, Request, Reservation, Snapshot, Start, Wait
 from phalanx.model.reasons import Number, Reason, ReasonCode
-from phalanx.scheduler.evict import victims
+from phalanx.scheduler.evict import Evictor
 from phalanx.scheduler.fit import describe_each
 from phalanx.scheduler.index import FleetIndex
 from phalanx.scheduler.ledger import Ledger
@@ -27,7 +27,6 @@ from phalanx.scheduler.shared import SharedNodes
 from phalanx.scheduler.why import Reasons, never
 
 _DEFAULT = Policy()
-_EVICTION_TRIES = 16        # what-ifs a plan: each reads every gang of every fabric it may run on
 
 
 def plan(snapshot: Snapshot, policy: Policy = _DEFAULT, index: FleetIndex | None = None) -> Plan:
@@ -56,6 +55,7 @@ class _Run:
         self.ledger = Ledger(index, snapshot.now_ms, snapshot.retentions)
         self.shared = SharedNodes(self.ledger)
         self.quotas = Quotas(snapshot.quotas, index.used)
+        self.evictor = Evictor(self.ledger, self.quotas, policy)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
         self.claims: list[Claim] = []
         self.dated = 0                              # claims made because nothing was free, the promise first
@@ -64,8 +64,6 @@ class _Run:
         self.reserve: list[Reservation] = []
         self.reasons: dict[str, Reason] = {}
         self.blocked: list[Request] = []            # in order; their reasons are told at the end
-        self.lowest: int | None = None              # the lowest priority that holds nodes, once it was asked for
-        self.tries = _EVICTION_TRIES
         self._never: dict[tuple[int, int], Reason | None] = {}
 
     def consider(self, request: Request) -> None:
@@ -158,10 +156,7 @@ class _Run:
         return earliest(self.ledger, request, self.claims, avoid)
 
     def _evict(self, request: Request, claim: Claim | None) -> bool:
-        if self.tries <= 0 or not self._evictable(request):
-            return False
-        self.tries -= 1
-        found = victims(self.ledger, request, self.quotas, self.policy, self.claims, {e.holder_id for e in self.evicts})
+        found = self.evictor.victims(request, self.claims)
         if found is None:
             return False
         evicts, theirs = found
@@ -170,13 +165,6 @@ class _Run:
         names = " and ".join(e.holder_id for e in evicts)
         self.reasons[request.request_id] = self._told(ReasonCode.PREEMPTING, request, victims=names)
         return True
-
-    def _evictable(self, request: Request) -> bool:
-        """A quick no: nothing idle and warm, nothing of lower priority, nothing lent."""
-        if self.lowest is None:
-            holds = self.ledger.index.holds.values()
-            self.lowest = min((-(1 << 62) if h.warm else h.priority for h in holds if h.preemptible_after_ms is not None), default=1 << 62)
-        return request.priority > self.lowest or any(q.cohort for q in self.snapshot.quotas)
 
     def _reclaim(self, request: Request) -> bool:
         """Its quota is its own but lent to others: take it back. Else it waits for its quota."""

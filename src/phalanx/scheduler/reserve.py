@@ -26,6 +26,12 @@ class Claim:
     target: Target
     there: dict[str, int]
 
+    def refuses(self, target: Target, size: int, end_ms: int) -> bool:
+        """A quick no, before node ids are chosen: every node of the target is one that the claim counts on, and it can't spare so many."""
+        if end_ms <= self.start_ms or not target.shapes <= self.target.shapes:
+            return False
+        return sum(self.there.values()) - size < self.need
+
     def allows(self, cells: dict[Cell, int], end_ms: int) -> bool:
         """Would the date still hold if nodes of these cells were busy until `end_ms`?"""
         if end_ms <= self.start_ms:
@@ -56,10 +62,13 @@ def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avo
     for claim in claims:
         claimed.setdefault(claim.fabric, []).append(claim)
     for target in ledger.view(request).targets:
-        for name, total in target.totals.items():
-            if total < request.size or name in avoid:
+        for free, name in target.fullest():      # most free first: an early date found early spares reading the others
+            if target.totals[name] < request.size or name in avoid:
                 continue
-            found = _on_fabric(ledger, request, target, name, claimed.get(name, []), best[0] if best else NEVER)
+            limit = best[0] if best else NEVER
+            if free < request.size and name not in ledger.added and ledger.index.fabrics[name].next_release() > max(limit, ledger.now_ms):
+                continue
+            found = _on_fabric(ledger, request, target, name, claimed.get(name, []), limit)
             if found is not None:
                 spare = sum(found.there.values()) - request.size
                 entry = (found.start_ms, -spare, name, found)

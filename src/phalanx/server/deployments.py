@@ -195,6 +195,7 @@ class Deployments:
                 setattr(function, changed.name, getattr(copy, changed.name))
             function.published = app.state == AppState.DEPLOYED
             unit.put(function)
+            self._server.functions.bind_again(unit, function.function_id)
             self._server.gangs.function_changed(unit, function.function_id)
 
     def _copies(self, app_id: str, function_ids: dict[str, str]) -> list[Function]:

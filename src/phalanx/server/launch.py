@@ -22,25 +22,16 @@ if TYPE_CHECKING:
 _CLIENT_MOUNT = "modal-client-mount-"
 
 
-class Launch:
-    """The noun `server.launch`."""
+def container_spec(server: Server, function: Function, member: Member, gpu_choice: int) -> ContainerSpec:
+    """What the container of one rank needs. `gpu_choice` is the place of the chosen preference in Function.gpus.
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def container_spec(self, function: Function, member: Member, assignment: Assignment) -> ContainerSpec:
-        """What the container of one rank needs.
-
-        Left to the agent, because it knows where things lie: MODAL_SERVER_URL, MODAL_CONTAINER_ARGUMENTS_PATH, PYTHONPATH.
-        """
-        return _spec(self._server, function, member, assignment)
-
-
-def _spec(server: Server, function: Function, member: Member, assignment: Assignment) -> ContainerSpec:
-    definition = ranked_of(function)[assignment.gpu_choice if function.ranked else 0]
+    Left to the agent, because it knows where things lie: MODAL_SERVER_URL, MODAL_CONTAINER_ARGUMENTS_PATH, PYTHONPATH.
+    """
+    definition = ranked_of(function)[gpu_choice if function.ranked else 0]
     image = server.world[Image].get(function.image_id)
     python_version = (image.python_version if image else "") or OWN_PYTHON
-    chosen = function.gpus[assignment.gpu_choice] if function.gpus else ["", 0, False]
+    assignment = server.world[Assignment].get(member.assignment)
+    chosen = function.gpus[gpu_choice] if function.gpus else ["", 0, False]
     return ContainerSpec(
         container_arguments=_arguments(server, function, member, definition).SerializeToString(),
         layer_ids=_layers(server, function, python_version),
@@ -51,7 +42,7 @@ def _spec(server: Server, function: Function, member: Member, assignment: Assign
         cpu_limit_milli=function.cpu_limit_milli,
         memory_mib=function.memory_mib,
         memory_limit_mib=function.memory_limit_mib,
-        gpu_type=assignment.gpu_type or str(chosen[0]),
+        gpu_type=(assignment.gpu_type if assignment else "") or str(chosen[0]),
         gpu_count=int(str(chosen[1])),
         private_network=function.private_network,
         block_network=function.block_network,

@@ -15,7 +15,6 @@ from phalanx.model.refusal import invalid, not_found
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
-PIECE = 2**20
 _PLAIN, _RUNNABLE = 0o644, 0o755
 
 
@@ -31,28 +30,12 @@ class LayerFile:
         return open(self.source, "rb")
 
 
-class Layers:
-    """The noun `server.layers`."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    def files(self, layer_id: str) -> Iterator[tuple[str, int, bytes, bool]]:
-        """(path, mode, data, more) in path order: a file above 1 MiB comes in pieces, and all but its last say that more follows."""
-        for file in self.listing(layer_id):
-            with file.open() as opened:
-                data = opened.read(PIECE)
-                while following := opened.read(PIECE):
-                    yield file.path, file.mode, data, True
-                    data = following
-                yield file.path, file.mode, data, False
-
-    def listing(self, layer_id: str) -> Iterator[LayerFile]:
-        """A layer's files in path order. A refusal when there is no such layer."""
-        mount = self._server.world[Mount].get(layer_id)
-        if mount is None:
-            raise not_found("Layer", layer_id)
-        return _of_folder(Path(mount.folder)) if mount.folder else _of_files(self._server, mount)
+def layer_files(server: Server, layer_id: str) -> Iterator[LayerFile]:
+    """A layer's files in path order. A refusal when there is no such layer."""
+    mount = server.world[Mount].get(layer_id)
+    if mount is None:
+        raise not_found("Layer", layer_id)
+    return _of_folder(Path(mount.folder)) if mount.folder else _of_files(server, mount)
 
 
 def mount_id_of(files: dict[str, list[object]]) -> str:

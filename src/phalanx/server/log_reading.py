@@ -71,8 +71,9 @@ class LogReading:
     def is_over(self, app_id: str, member: Member | None = None) -> bool:
         """Nothing more will be written: the app is stopped and drained, or the one rank asked for is gone and its log is in."""
         if member is not None:
+            rank = (member.assignment, member.rank, app_id)
             gone = member.state in (MemberState.EXITED, MemberState.RELEASED)
-            return gone and not self._logs.is_written(member.assignment, member.rank, app_id)
+            return self._logs.has_ended(*rank) or (gone and not self._logs.is_written(*rank))
         app = self._server.world[App].get(app_id)
         return app is None or (app.drained and self._logs.is_drained(app_id))
 

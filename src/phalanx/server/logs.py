@@ -72,6 +72,7 @@ class Logs:
         self._segments = Segments(server.paths.logs, sync=server.config.durability == "full")
         self._queue: list[_Append] = []
         self._writers: dict[Source, _Writer] = {}
+        self._silent: set[tuple[int, int]] = set()      # ranks that ended without a byte, since this server began
         self._task: asyncio.Task[None] | None = None
         self._recover()
         self.index = LogIndex(server.world[LogPiece].values())
@@ -117,6 +118,8 @@ class Logs:
             return _done()
         self.display.task_state(member.app_id, member.function_id, member.task_id, "completed")
         if not self.is_written(assignment, rank, member.app_id):
+            self._silent.add((assignment, rank))
+            self._server.topics.wake(("logs", member.app_id))
             return _done()
         writer = self._writer_of(member)
         frames = self._missing(writer, end_offset - writer.had) if end_offset > writer.had else []
@@ -124,6 +127,11 @@ class Logs:
         writer.had = max(writer.had, end_offset)
         writer.piece.ended = True
         return self._append(writer, frames)
+
+    def has_ended(self, assignment: int, rank: int, app_id: str) -> bool:
+        """`ended` was said of the rank, and everything it wrote is readable."""
+        last = self.index.last((assignment, rank, app_id))
+        return (assignment, rank) in self._silent or (last is not None and last.ended and not self.is_written(assignment, rank, app_id))
 
     def is_written(self, assignment: int, rank: int, app_id: str) -> bool:
         """Something of the rank came, and it has not ended."""

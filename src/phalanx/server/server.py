@@ -21,13 +21,12 @@ from phalanx.server.apps import Apps
 from phalanx.server.calls import Calls
 from phalanx.server.clients import Clients
 from phalanx.server.clock import Clock, RealClock
+from phalanx.server.containers import Containers
 from phalanx.server.deployments import Deployments
 from phalanx.server.environments import Environments
 from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.images import Images
-from phalanx.server.launch import Launch
-from phalanx.server.layers import Layers
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
@@ -61,13 +60,12 @@ class Server:
         self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
         self.clients = Clients(paths.clients)
+        self.containers = Containers(self)
         self.deployments = Deployments(self)
         self.environments = Environments(self)
         self.functions = Functions(self)
         self.gangs = Gangs(self)
         self.images = Images(self)
-        self.launch = Launch(self)
-        self.layers = Layers(self)
         self.logins = Logins(self)
         self.logs = Logs(self)
         self.mounts = Mounts(self)

@@ -53,6 +53,7 @@ class Database:
     def commit(self, writes: list[Write]) -> asyncio.Future[None]:
         """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError."""
         done: Future[None] = Future()
+        done.set_running_or_notify_cancel()     # who stops waiting does not stop the write, nor the writer
         self._queue.put((writes, done))
         return asyncio.wrap_future(done)
 
