@@ -52,7 +52,7 @@ class Calls:
             if all(len(stamps) == size for stamps in found.values()):
                 return found
             time.sleep(0.1)
-        raise TimeoutError(f"after {LOGS_S:.0f} s the log of {app}.{function} lacks times of some of {size} ranks in {len(names)} calls: {found}")
+        raise TimeoutError(f"after {LOGS_S:.0f} s the log of {app}.{function} lacks some of {size} ranks of {len(names)} calls: {found}")
 
     def _function(self, app: str, function: str) -> modal.Function:
         key = (app, function)
