@@ -12,9 +12,12 @@ from phalanx.core import events as ev
 from phalanx.core.gang import Gang
 from phalanx.model.cluster import Member, MemberState
 from phalanx.model.node import NodeRecord
+from phalanx.model.refusal import Refusal
 from phalanx.model.work import Function
 from phalanx.protocol import agent_pb2 as pb
 from phalanx.protocol.agent_grpc import AgentsBase
+from phalanx.server.launch import container_spec
+from phalanx.server.layers import layer_files
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ LOG = logging.getLogger("phalanx.agents")
 PROTOCOL_VERSION = 1
 HEARTBEAT_MS = 5_000
 OUTAGE_LIMIT_MS = 15 * 60_000     # design rule 3
+LAYER_PART = 2**20
 LOST_AFTER_MS = OUTAGE_LIMIT_MS + 10_000
 
 
@@ -60,7 +64,12 @@ class Agents(AgentsBase):
     def prepare(self, gang: Gang, member: Member) -> None:
         """Send Prepare; a container that can't be described is refused like one that a node refuses."""
         function: Function = self._server.world[Function][member.function_id]
-        spec = self._server.launch.container_spec(function, member, gang.assignment)
+        try:
+            spec = container_spec(self._server, function, member, gang.assignment.gpu_choice)
+        except Refusal as refusal:
+            refused = ev.PrepareRefused(member.rank, "function", refusal.sentence, user_fault=True)
+            self._server.act(lambda unit: self._server.gangs.dispatch(unit, member.assignment, refused))
+            return
         message = pb.Prepare(
             assignment=member.assignment, rank=member.rank, size=gang.assignment.size, node_id=member.node_id, task_id=member.task_id,
             cluster_id=member.cluster_id, app_id=member.app_id, function_name=function.name, task_secret=member.task_secret,
@@ -119,8 +128,13 @@ class Agents(AgentsBase):
 
     async def GetLayer(self, stream: Any) -> None:
         request = await stream.recv_message()
-        for path, mode, data, more in self._server.layers.files(request.layer_id):
-            await stream.send_message(pb.LayerFile(path=path, mode=mode, data=data, more=more))
+        for file in layer_files(self._server, request.layer_id):
+            with file.open() as content:
+                data = content.read(LAYER_PART)
+                while following := content.read(LAYER_PART):
+                    await stream.send_message(pb.LayerFile(path=file.path, mode=file.mode, data=data, more=True))
+                    data = following
+            await stream.send_message(pb.LayerFile(path=file.path, mode=file.mode, data=data))
 
     def _why_not(self, register: pb.Register) -> str:
         if register.protocol_version != PROTOCOL_VERSION:

@@ -8,11 +8,14 @@ and start from the store, which is cheap and always right (design rule 7).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from phalanx.server.world import World
 from phalanx.store.database import Database, Write
+
+LOG = logging.getLogger("phalanx.unit")
 
 
 class Unit:
@@ -59,4 +62,7 @@ class Unit:
         if written is not None:
             await written
         for action in self._actions:
-            action()
+            try:
+                action()
+            except Exception:   # the change itself stands; ending the process would meet the same action again
+                LOG.exception("a change was committed, and what should follow it failed")
