@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from peers.daemons import end_descendants
-from peers.peer import RoundFailed
+from peers.peer import ROUND_LIMIT_S, RoundFailed
 
 
 class Driver:
@@ -20,10 +21,13 @@ class Driver:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, env=env, start_new_session=True)
 
     def ask(self, **question: Any) -> dict[str, Any]:
-        """Raises RoundFailed with the program's own last words if it can't answer."""
+        """Raises RoundFailed with the program's own last words if it can't answer in time."""
         try:
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
+            if not select.select([self._process.stdout], [], [], ROUND_LIMIT_S)[0]:
+                end_descendants([self._process.pid])
+                raise RoundFailed(f"no answer within {ROUND_LIMIT_S:.0f} s to {question}; {self._log} has what it said")
             answer = json.loads(self._process.stdout.readline())
         except (OSError, ValueError):
             raise RoundFailed(f"the driver ended; {self._log} ends: {self._log.read_text(errors='replace')[-800:]}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -91,8 +92,10 @@ def timed_command(command: Sequence[str], size: int, env: Mapping[str, str] | No
 
 def timing_from_lines(reading: int, size: int, called: float) -> Timing:
     """Read until every rank's line has arrived."""
-    text = b""
+    text, deadline = b"", called + ROUND_LIMIT_S
     while text.count(b"\n") < size:
+        if not select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise RoundFailed(f"{len(text.splitlines())} of {size} ranks wrote their line within {ROUND_LIMIT_S:.0f} s")
         piece = os.read(reading, 65536)
         if not piece:
             raise RoundFailed(f"{len(text.splitlines())} of {size} ranks wrote their line")
