@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from phalanx.core import lines as module
 from phalanx.core.lines import PIECE_BYTES, Lines, unfinished
 
-OUTPUT = st.lists(
-    st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"word ", "é".encode(), "🚀".encode(), b"\x80", b"\xf0\x9f", b"\xff", b"x" * 7]), max_size=40
-).map(b"".join)
+WORDS = [b"\n", b"\r", b"\r\n", b"a", b"word ", "é".encode(), "🚀".encode(), b"\x80", b"\xf0\x9f", b"\xff", b"x" * 7]
+OUTPUT = st.lists(st.sampled_from(WORDS), max_size=40).map(b"".join)
 
 
 def lines_of(pieces: list[bytes]) -> list[bytes]:
@@ -81,6 +80,8 @@ def test_a_newline_that_follows_a_carriage_return_in_the_next_read_belongs_to_it
     assert lines_of([b"one\r", b"\ntwo\r", b"three"]) == [b"one\r\n", b"two\r", b"three"]
 
 
-@pytest.mark.parametrize(("data", "left"), [(b"a", 0), ("é".encode()[:1], 1), ("🚀".encode()[:3], 3), ("🚀".encode(), 0), (b"\x80\x80", 0), (b"", 0)])
+@pytest.mark.parametrize(
+    ("data", "left"), [(b"a", 0), ("é".encode()[:1], 1), ("🚀".encode()[:3], 3), ("🚀".encode(), 0), (b"\x80\x80", 0), (b"", 0)]
+)
 def test_how_much_of_a_character_is_there(data: bytes, left: int) -> None:
     assert unfinished(data) == left

@@ -74,7 +74,9 @@ class FakeCluster:
     def _begin(self, unit: Any, size: int, name: str) -> None:
         now = self.control_plane.server.now_ms()
         unit.put(Function(self.function_id, self.app_id, name, size=size, clustered=True))
-        unit.put(Assignment(self.number, self.cluster_id, self.app_id, self.function_id, size, True, Phase.ENDED, created_ms=now, running_ms=now))
+        unit.put(Assignment(
+            self.number, self.cluster_id, self.app_id, self.function_id, size, True, Phase.RUNNING, created_ms=now, running_ms=now,
+        ))  # fmt: skip
         for rank in range(size):
             unit.put(Member(
                 self.number, rank, self.task_id(rank), f"node-{rank}", self.cluster_id, self.app_id, self.function_id,

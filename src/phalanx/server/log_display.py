@@ -1,8 +1,8 @@
 """What a client shows beside lines: containers' states in its status line, and what a function waits for.
 
-A terminal shows waiting as a live line with the time in the queue (task_progress); the client shows that on nothing else. So
-what is waited for is also said as an INFO line, once it has lasted: short waits leave no line behind. The two do not say the
-same thing twice at once: on a terminal the live line goes, and the INFO line stays as the log's record.
+A terminal shows waiting as a live line with the time in the queue (task_progress); the client shows that nowhere else, and does
+not tell us where it writes. So what is waited for is also said as an INFO line, once it has lasted: short waits leave no line
+behind. From then on the live line only counts, so that a terminal does not show the same sentence twice.
 """
 
 from __future__ import annotations
@@ -83,12 +83,8 @@ class LogDisplay:
             waiting = self._waiting[function_id] = _Waiting(app_id, sentence, now)
             self._server.clock.call_after(SAY_AFTER_MS, lambda: self._say(function_id))
         waiting.sentence = sentence
-        # The client takes the position for seconds in the queue, and length == position for the end of waiting.
-        waited_s = (now - waiting.since_ms) // 1000
-        name = self._name(function_id)
-        description = f"'{name}' is queued ({position + 1} of {length}): {sentence}" if length > 1 else f"'{name}' is queued: {sentence}"
-        version = next(self._versions)
-        self._put(app_id, function_id, Shown(version, function_id, length=waited_s + 1, position=waited_s, description=description))
+        place = f" ({position + 1} of {length})" if length > 1 else ""
+        self._queue_line(function_id, waiting, f"{place}: {sentence}")
 
     def waits_no_more(self, function_id: str) -> None:
         """The function has what it waited for, or does not want it any more."""
@@ -96,6 +92,13 @@ class LogDisplay:
 
     def forget(self, app_id: str) -> None:
         self._shown.pop(app_id, None)
+
+    def _queue_line(self, function_id: str, waiting: _Waiting, what: str) -> None:
+        # The client takes the position for seconds in the queue, and length == position for the end of waiting.
+        waited_s = (self._server.now_ms() - waiting.since_ms) // 1000
+        description = f"'{self._name(function_id)}' is queued{what}"
+        version = next(self._versions)
+        self._put(waiting.app_id, function_id, Shown(version, function_id, length=waited_s + 1, position=waited_s, description=description))
 
     def _waits_no_more(self, function_id: str) -> None:
         waiting = self._waiting.pop(function_id, None)
@@ -121,6 +124,7 @@ class LogDisplay:
         if waiting.sentence != waiting.said:
             waiting.said, waiting.said_ms = waiting.sentence, now
             self._server.logs.system_line(None, waiting.app_id, function_id, f"'{self._name(function_id)}' waits: {waiting.sentence}")
+            self._queue_line(function_id, waiting, "")
         self._server.clock.call_after(SAY_AGAIN_MS, lambda: self._say(function_id))
 
     def _name(self, function_id: str) -> str:

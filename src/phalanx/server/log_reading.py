@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from phalanx.server.logs import Logs
     from phalanx.server.server import Server
 
-WINDOW_BYTES = 256 << 10    # of lines at a time: what the event loop reads in one go
+WINDOW_BYTES = 64 << 10    # of lines at a time: what the event loop reads in one go
 
 
 class LogReading:

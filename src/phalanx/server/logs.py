@@ -102,6 +102,7 @@ class Logs:
         """
         writer = self._writer_of(member)
         if end_offset > writer.had:
+            self._begin_piece(writer)
             frames = self._missing(writer, offset - writer.had) if offset > writer.had else []
             frames += self._feed(writer, _not_had(writer.had, offset, records, end_offset))
             if writer.piece.ended:      # its node was taken for lost, and is back
@@ -162,6 +163,7 @@ class Logs:
         data = (text if text.endswith("\n") else text + "\n").encode()
         writer = self._writer((0, 0, app_id), app_id, "", "", "")
         time_ns = self._server.now_ms() * 1_000_000
+        self._begin_piece(writer)
         self._append(writer, [Frame(LINE, SYSTEM, self._next_seq(), time_ns, data, ids)])
 
     def is_drained(self, app_id: str) -> bool:
@@ -268,8 +270,6 @@ class Logs:
 
     def _append(self, writer: _Writer, frames: list[Frame]) -> asyncio.Future[None]:
         """Give the frames their place and queue them."""
-        if writer.piece.end - writer.piece.start >= PIECE_BYTES:
-            self._next_piece(writer)
         piece = writer.piece
         data = b"".join(encode(frame) for frame in frames)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -286,11 +286,17 @@ class Logs:
         writer.queued += 1
         if self._task is None:
             self._task = asyncio.ensure_future(self._write_queued())
+            self._server.must_succeed(self._task)
         return written
 
-    def _next_piece(self, writer: _Writer) -> None:
-        """A piece begins with what its streams have begun: the last piece of a source is all that a restart has to read."""
+    def _begin_piece(self, writer: _Writer) -> None:
+        """Before more is taken in: go on to a new piece when this one is full.
+
+        It begins with what the streams have begun: the last piece of a source is all that a restart has to read.
+        """
         full = writer.piece
+        if full.end - full.start < PIECE_BYTES:
+            return
         segment, start = full.segment, full.end
         if full.end >= SEGMENT_BYTES:
             name, number = full.segment.rsplit(".", 1)
@@ -320,7 +326,7 @@ class Logs:
                 append.written.cancel()
             raise
         except Exception as error:
-            # Nothing may be acknowledged after it; memory is ahead of the store and the process starts again (unit.py).
+            # Nothing may be acknowledged after it.
             for append in (*batch, *self._queue):
                 if not append.written.done():
                     append.written.set_exception(error)

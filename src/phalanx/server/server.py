@@ -97,9 +97,13 @@ class Server:
     def commit_soon(self, unit: Unit) -> asyncio.Task[None]:
         """For timers, which have nobody to answer: commit and act while the loop goes on."""
         task = asyncio.ensure_future(unit.commit())
+        self.must_succeed(task)
+        return task
+
+    def must_succeed(self, task: asyncio.Task[None]) -> None:
+        """A failure of this task means that memory is ahead of the store: then the process ends and starts again (unit.py)."""
         self._commits.add(task)     # the loop itself holds tasks weakly
         task.add_done_callback(self._committed)
-        return task
 
     async def settled(self) -> None:
         """Return when all that timers have begun to commit is on disk and acted on."""
