@@ -17,6 +17,7 @@ import pytest
 from modal_proto import api_pb2
 
 from phalanx.model.logs import LogFilter
+from tests.harness.clients import OLDER_CLIENTS, client_python
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_logs import STDERR, FakeCluster
 
@@ -295,6 +296,17 @@ def test_a_clusters_containers_are_known_by_rank(control_plane: ControlPlane, cl
     with pytest.raises(modal.exception.NotFoundError, match="Cluster 'cu-none' not found"):
         modal.Cluster.from_id("cu-none").container_ids()
     assert control_plane.rpc("ClusterReservationList", api_pb2.ClusterReservationListRequest()).reservations == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("version", OLDER_CLIENTS)
+def test_older_clients_follow_an_apps_log(control_plane: ControlPlane, cluster: FakeCluster, app_id: str, version: str) -> None:
+    cluster.write(0, "from rank 0\n")
+    cluster.write(1, "no newline")
+    control_plane.call(control_plane.server.logs.progress, app_id, cluster.function_id, 1, 0, "waiting for 2 nodes")
+    cluster.end()
+    shown = control_plane.modal("app", "logs", app_id, python=client_python(version))
+    assert shown.stdout.splitlines() == ["from rank 0", "no newline"], shown.stderr
 
 
 def _environment(control_plane: ControlPlane) -> dict[str, str]:

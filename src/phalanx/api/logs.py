@@ -125,6 +125,8 @@ class Logs:
                 await asyncio.sleep(0)
                 continue
             if over:
+                for batch in batches.finish():
+                    yield batch
                 yield api_pb2.TaskLogsBatch(entry_id=str(cursor.seq), app_done=True)
                 return
             left = deadline - loop.time()
@@ -165,6 +167,12 @@ class Batches:
             batch.entry_id = str(line.seq)
         if batch is not None:
             yield batch
+
+    def finish(self) -> Iterator[Any]:
+        """The newlines that are still missing: behind this the client prints lines of its own."""
+        for line in self._open.values():
+            yield self._batch(line, [_item(line, "\n")])
+        self._open.clear()
 
     def _ended_by(self, line: LogLine) -> LogLine | None:
         """The open line on the same descriptor that this one, of another source, comes behind."""
