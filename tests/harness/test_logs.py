@@ -206,6 +206,18 @@ def test_phalanx_logs_shows_one_rank(control_plane: ControlPlane, cluster: FakeC
     assert refused.returncode == 1 and "has no rank 2: its ranks are 0 to 1" in refused.stderr
 
 
+def test_phalanx_logs_of_an_app_names_clusters_and_phalanx(control_plane: ControlPlane, cluster: FakeCluster, app_id: str) -> None:
+    cluster.write(0, "zero\n")
+    control_plane.call(lambda: control_plane.server.logs.system_line(None, app_id, cluster.function_id, "a node is draining"))
+    cluster.write(1, "one\n")
+    assert phalanx_logs(control_plane, app_id).stdout.splitlines() == [
+        "cu-7 rank 0 | zero", "phalanx | a node is draining", "cu-7 rank 1 | one",
+    ]  # fmt: skip
+    assert phalanx_logs(control_plane, app_id, "--tail", "1").stdout == "cu-7 rank 1 | one\n"
+    missing = phalanx_logs(control_plane, "nothing")
+    assert missing.returncode == 1 and "App, cluster or container 'nothing' not found" in missing.stderr
+
+
 def test_phalanx_logs_follows_over_a_restart_of_the_server(
     control_plane: ControlPlane, cluster: FakeCluster, follow: Callable[..., Following]
 ) -> None:

@@ -205,7 +205,7 @@ def _item(line: LogLine, text: str) -> Any:
         item.timestamp_ns = line.time_ns
     if "container_id" in _ITEM_FIELDS and line.task_id:
         item.container_id = line.task_id
-        item.container_name = f"{line.cluster_id} rank {line.rank}" if line.assignment else ""
+        item.container_name = f"rank {line.rank}" if line.assignment else ""
     return item
 
 
