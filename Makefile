@@ -30,6 +30,9 @@ test: $(VENV)/installed
 test-full: $(VENV)/installed
 	$(BIN)/pytest
 
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/launch.py $(BENCH)
+
 proto: $(VENV)/installed
 	cd src && PATH=$(abspath $(BIN)):$$PATH $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpclib_python_out=. phalanx/protocol/agent.proto
 

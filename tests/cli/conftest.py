@@ -37,7 +37,7 @@ def config() -> Config:
 def stand_ins(monkeypatch: pytest.MonkeyPatch, paths: Paths, config: Config) -> dict[str, list[str]]:
     """The commands start stand-ins for server and agent; the front is real."""
     script = str(Path(__file__).with_name("stand_in.py"))
-    commands = supervisor.command_lines(paths, config)
+    commands = supervisor.command_lines(paths)
     commands["server"] = [sys.executable, script, "server", str(paths.state)]
     commands["agent"] = [sys.executable, script, "agent", str(paths.state)]
     monkeypatch.setattr(control_plane, "start", functools.partial(control_plane.start, commands=commands))

@@ -43,7 +43,7 @@ from phalanx.cli.main import main
 stand_in = sys.argv.pop(1)
 
 def start(paths, config, die_with_us, remove_state=False):
-    commands = supervisor.command_lines(paths, config)
+    commands = supervisor.command_lines(paths)
     for name in ("server", "agent"):
         commands[name] = [sys.executable, stand_in, name, str(paths.state)]
     return real(paths, config, die_with_us, remove_state, commands)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from modal.client import _Client
 
 from tests.harness.control_plane import ControlPlane
 
@@ -14,7 +15,9 @@ def control_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     plane = ControlPlane(tmp_path)
     for name, value in plane.env.items():
         monkeypatch.setenv(name, value)
+    _Client._set_env_client(None)   # the package keeps one client for the process: not that of the test before
     plane.start()
     yield plane
+    _Client._set_env_client(None)
     plane.stop()
     assert not plane.bugs, "the server reported failures of its own:\n" + "\n".join(plane.bugs)

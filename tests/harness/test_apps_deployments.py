@@ -239,3 +239,29 @@ def test_older_clients_look_up_and_deploy(control_plane: ControlPlane, client_ve
     assert ask("AppLookup", api_pb2.AppLookupRequest(app_name="trainer")).app_id == app_id
     (line,) = ask("AppDeploymentHistory", api_pb2.AppDeploymentHistoryRequest(app_id=app_id)).app_deployment_histories
     assert line.client_version == client_version
+
+
+def test_a_program_with_functions_is_deployed_changed_and_rolled_back(control_plane: ControlPlane) -> None:
+    program = control_plane.folder / "trainer.py"
+
+    def deploy_with(timeout: int) -> str:
+        program.write_text(
+            f"{PROGRAM}\n@app.function(gpu='H100:8', timeout={timeout})\n@modal.clustered(size=2)\ndef train():\n    pass\n"
+            "\n@app.cls(gpu='H100:8')\n@modal.clustered(size=2)\nclass Model:\n    @modal.method()\n    def step(self):\n        pass\n"
+        )
+        deployed = control_plane.modal("deploy", str(program))
+        assert deployed.returncode == 0, deployed.stderr
+        return deployed.stdout
+
+    def train() -> Function:
+        return next(f for f in control_plane.server.world[Function].values() if f.name == "train")
+
+    assert "App deployed" in deploy_with(600)
+    first = train().function_id
+    assert "no changes detected" in deploy_with(600)
+    assert "App deployed" in deploy_with(700)
+    assert (train().function_id, train().timeout_s, train().published) == (first, 700, True)
+    assert control_plane.modal("app", "rollback", "trainer").returncode == 0
+    assert (train().function_id, train().timeout_s, train().published) == (first, 600, True)
+    app = app_of(control_plane)
+    assert set(app.function_ids) == {"train", "Model.*"} and set(app.class_ids) == {"Model"}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,22 +19,30 @@ from phalanx.paths import Paths
 from .fake_server import FakeServer
 
 RUNTIMES = [pytest.param("crun", marks=pytest.mark.root), "process"]
+SOMEBODY = 12345       # a user that no machine has: root's tests become it
 
 
 class AgentProcess:
-    """`python -m phalanx.node` on a state folder of the test's own."""
+    """`python -m phalanx.node` on a state folder of the test's own; `command` begins its command line, `run` is its folder of sockets."""
 
-    def __init__(self, state: Path, runtime: str, nodes: int = 2) -> None:
+    def __init__(self, state: Path, runtime: str, nodes: int = 2, command: tuple[str, ...] = (sys.executable,)) -> None:
         self.paths = Paths(state)
-        self.runtime, self.nodes = runtime, nodes
+        self.runtime, self.nodes, self.command = runtime, nodes, command
         Config(join_secret="let me in", grace_ms=5000).save(self.paths.config)
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with (self.paths.state / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "phalanx.node", "--state", str(self.paths.state), "--runtime", self.runtime,
+                [*self.command, "-m", "phalanx.node", "--state", str(self.paths.state), "--runtime", self.runtime,
                  "--nodes", str(self.nodes)], stdout=log, stderr=log, start_new_session=True)
+
+    def registered(self, server: FakeServer) -> None:
+        """Wait until this agent has registered and its network stands: it sends heartbeats then."""
+        before = server.heartbeats
+        server.until(lambda: server.heartbeats > before or self.process is not None and self.process.poll() is not None, self.log)
+        assert self.process is not None
+        assert self.process.poll() is None, self.log()
 
     def kill(self) -> None:
         """As a crash would."""
@@ -77,13 +87,54 @@ def agent(request: pytest.FixtureRequest, state: Path, server: FakeServer) -> It
     runtime = request.param
     if runtime != "process" and os.geteuid() != 0:
         pytest.skip("needs root")
-    process = AgentProcess(state, runtime)
+    yield from running(AgentProcess(state, runtime), server)
+
+
+def running(process: AgentProcess, server: FakeServer) -> Iterator[AgentProcess]:
     process.start()
     try:
-        server.until(lambda: server.heartbeats > 0, process.log)     # its network stands then
+        process.registered(server)
         yield process
     finally:
         if process.process is None:
             process.start()
-            server.until(lambda: len(server.registers) > 1, process.log)
+            process.registered(server)
         assert process.stop() == 0, process.log()
+
+
+@pytest.fixture
+def users_state() -> Iterator[Path]:
+    """A folder of somebody else's: pytest's own folders are closed to others."""
+    folder = Path(tempfile.mkdtemp(prefix="phalanx-test-", dir="/tmp"))
+    os.chown(folder, SOMEBODY, SOMEBODY)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def users_server(users_state: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    """For an agent of an ordinary user: sockets below /tmp, open to it."""
+    monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)       # Paths looks at it
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    socket = Paths(users_state).tasks_socket
+    socket.parent.mkdir()
+    fake = FakeServer(socket)
+    for path in (socket, socket.parent):
+        os.chown(path, SOMEBODY, SOMEBODY)
+    yield fake
+    fake.close()
+    socket.parent.rmdir()
+
+
+@pytest.fixture
+def somebody() -> tuple[str, ...]:
+    """The command line that makes us an ordinary user with a Python that has what the agent needs. Skips where there is none."""
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv, to become somebody else")
+    become = ("setpriv", f"--reuid={SOMEBODY}", f"--regid={SOMEBODY}", "--clear-groups", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+              "PYTHONDONTWRITEBYTECODE=1", "PYTHONPATH=" + ":".join(path for path in sys.path if path))
+    for python in (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3", "/usr/local/bin/python3"):
+        code = f"import sys, grpclib, google.protobuf, phalanx; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+        if subprocess.run([*become, python, "-c", code], capture_output=True).returncode == 0:
+            return (*become, python)
+    pytest.skip(f"no Python {sys.version_info[0]}.{sys.version_info[1]} that an ordinary user can run with our packages")

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from grpclib.server import Server
 from phalanx.protocol import agent_pb2 as pb
 from phalanx.protocol.agent_grpc import AgentsBase
 
-PATIENCE = 15.0
+PATIENCE = 40.0
 
 
 @dataclass
@@ -114,8 +115,17 @@ class FakeServer(AgentsBase):
 
     def until(self, condition: Callable[[], bool], explain: Callable[[], str] = lambda: "") -> None:
         with self._changed:
-            if not self._changed.wait_for(condition, PATIENCE):
+            if not self._wait(condition):
                 raise AssertionError(f"waited {PATIENCE:g} s in vain. {explain()}")
+
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        """Woken by every message, and now and then for what nobody tells us, such as a dead process."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self._changed.wait(0.25)
+        return True
 
     # ---------------------------------------------------------------- the protocol's side
 

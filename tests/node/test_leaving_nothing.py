@@ -110,8 +110,7 @@ def test_kill_9_of_the_agent_disturbs_no_container(agent, server, what):
     server.wait(1, 0, lambda seen: b"2" in seen.text())
     agent.kill()
     if what == "agent and launcher":
-        launcher = next(int(p.name) for p in Path("/proc").glob("[0-9]*") if is_launcher(p, agent))
-        os.kill(launcher, signal.SIGKILL)
+        kill_launcher(agent)
     agent.start()
     server.until(lambda: len(server.registers) == 2, agent.log)
     assert [(a.assignment, a.rank) for a in server.registers[1].adopted] == [(1, 0)]
@@ -121,6 +120,15 @@ def test_kill_9_of_the_agent_disturbs_no_container(agent, server, what):
     assert len({started.boottime_ms for started in seen.started}) == 1
     server.run(2, "/bin/sh", "-c", "echo next")
     assert server.finish(2).text() == b"next\n"
+
+
+def kill_launcher(agent) -> None:
+    """The launcher alone, not the shims, which are forks of it."""
+    for process in Path("/proc").glob("[0-9]*"):
+        if is_launcher(process, agent):
+            os.kill(int(process.name), signal.SIGKILL)
+            return
+    raise AssertionError("no launcher")
 
 
 def is_launcher(process: Path, agent) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from phalanx.model.gpus import parse_gpu
-from phalanx.model.plan import Ask, Hold, Node, NodeState, Plan, Reason, Request, Snapshot
+from phalanx.model.plan import Ask, Hold, Node, NodeState, Plan, Reason, Request, Retention, Snapshot
 
 HOUR = 3_600_000
 MINUTE = 60_000
@@ -68,7 +68,7 @@ def started(plan: Plan) -> list[str]:
 
 
 def apply(snapshot: Snapshot, made: Plan) -> Snapshot:
-    """What the server does with a plan, with every start and stop succeeding at once."""
+    """What the server does with a plan, with every start and stop succeeding at once: victims' nodes are kept for whom they made room."""
     requests = {r.request_id: r for r in snapshot.pending}
     holds = []
     for start in made.starts:
@@ -81,11 +81,14 @@ def apply(snapshot: Snapshot, made: Plan) -> Snapshot:
         ))  # fmt: skip
     stopped = {e.holder_id for e in made.evict}
     begun = {s.request_id for s in made.starts}
+    victims = {h.holder_id: h for h in snapshot.holds}
+    kept = tuple(Retention(e.for_request, victims[e.holder_id].node_ids, snapshot.now_ms + 2 * MINUTE) for e in made.evict)
     return replace(
         snapshot,
         holds=tuple(h for h in snapshot.holds if h.holder_id not in stopped) + tuple(holds),
         pending=tuple(r for r in snapshot.pending if r.request_id not in begun),
         reservations=made.reserve,
+        retentions=snapshot.retentions + kept,
     )
 
 

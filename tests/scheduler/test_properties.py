@@ -20,7 +20,7 @@ from phalanx.scheduler.simulation.topology import uniform
 from phalanx.scheduler.simulation.trace import Job
 from tests.scheduler.builders import HOUR, MINUTE, apply, check, gang, hold, node, share, started
 
-SEARCH = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SEARCH = settings(max_examples=int(os.environ.get("PHALANX_EXAMPLES", "60")), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DEBUG = Policy(debug=True)
 
 

@@ -26,10 +26,11 @@ from typing import TextIO
 
 from phalanx.cli.processes import process_of, read_record, write_record
 from phalanx.config import Config
+from phalanx.listening import listen_tcp, listen_unix
 from phalanx.paths import Paths
 
 PR_SET_PDEATHSIG = 1
-BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 HEALTHY_S = 30.0            # whoever lived as long as this starts over with the first back-off
 START_S = 120.0
 STOP_S = {"agent": 15.0, "server": 20.0, "front": 5.0}     # the agent has its containers' grace on top
@@ -60,11 +61,11 @@ def last_words(paths: Paths, name: str) -> str:
     return "\n".join(f"    {line}" for line in lines[-12:])
 
 
-def command_lines(paths: Paths, config: Config) -> dict[str, list[str]]:
+def command_lines(paths: Paths) -> dict[str, list[str]]:
     """In the order in which they start."""
     python, state = sys.executable, str(paths.state)
     return {
-        "front": [python, "-m", "phalanx.front", "--state", state, "--listen", config.listen],
+        "front": [python, "-m", "phalanx.front", "--state", state],
         "server": [python, "-m", "phalanx.serve", "--state", state],
         "agent": [python, "-m", "phalanx.node", "--state", state],
     }
@@ -77,9 +78,12 @@ class Child:
 
 
 class Supervisor:
-    def __init__(self, paths: Paths, commands: dict[str, list[str]], grace_s: float) -> None:
+    """Makes the listening sockets and lets the front inherit them: so the port is never closed, whoever dies."""
+
+    def __init__(self, paths: Paths, commands: dict[str, list[str]], listen: str, grace_s: float) -> None:
         self._paths = paths
         self._commands = commands
+        self._sockets = [listen_tcp(listen), listen_unix(paths.tasks_socket)]
         self._grace_s = grace_s
         self._children: dict[str, Child] = {}
         self._failures = dict.fromkeys(commands, 0)
@@ -115,12 +119,15 @@ class Supervisor:
         await self._start("agent")
 
     async def _start(self, name: str) -> None:
+        command, inherited = self._commands[name], [listening.fileno() for listening in self._sockets] if name == "front" else []
+        if inherited:
+            command = [*command, "--public-fd", str(inherited[0]), "--tasks-fd", str(inherited[1])]
         log = log_path(self._paths, name)
         if log.exists() and log.stat().st_size > LOG_LIMIT:
             log.replace(log.with_suffix(".log.1"))
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                *self._commands[name], stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+                *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, pass_fds=inherited)
         self._children[name] = Child(process, time.monotonic())
         self._record()
 
@@ -152,14 +159,18 @@ class Supervisor:
             child = self._children[name]
             code = await child.process.wait()
             lived = time.monotonic() - child.started
-            self._failures[name] = 0 if lived > HEALTHY_S else self._failures[name] + 1
+            if lived > HEALTHY_S:
+                self._failures[name] = 0
             pause = BACKOFF_S[min(self._failures[name], len(BACKOFF_S) - 1)]
+            self._failures[name] += 1
             self._say(f"the {name} (process {child.process.pid}) ended with code {code} after {lived:.0f} s: again in {pause} s")
             if name == "server":
                 ready_path(self._paths).unlink(missing_ok=True)
             if name == "front":
-                await self._end("server", 5.0)     # it holds the old front's sockets, and the port with them
+                await self._end("server", 5.0)      # it ends by itself: its loan is over, and another front knows nothing of it
             await asyncio.sleep(pause)
+            while name == "server" and not self._front_listens():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.05)
             await self._start(name)
 
     async def _stop_all(self) -> None:
@@ -222,7 +233,7 @@ def main() -> int:
         refuse_leftovers(paths)
         paths.run.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = Config.load(paths.config)
-        supervisor = Supervisor(paths, options.commands or command_lines(paths, config), config.grace_ms / 1000)
+        supervisor = Supervisor(paths, options.commands or command_lines(paths), config.listen, config.grace_ms / 1000)
         try:
             asyncio.run(supervisor.run())
         finally:
@@ -230,7 +241,7 @@ def main() -> int:
                 shutil.rmtree(paths.state, ignore_errors=True)
         lock.close()
     except (StartFailed, ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(error.strerror if isinstance(error, OSError) and error.strerror else error, file=sys.stderr)
         return 1
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.model.app import App, AppState
 from phalanx.model.cluster import Assignment, Member, MemberState, Phase
 
 PHASES: dict[str, frozenset[str]] = {
@@ -23,6 +24,16 @@ MEMBERS: dict[str, frozenset[str]] = {
     MemberState.RELEASED: frozenset(),
 }
 
+APPS: dict[int, frozenset[AppState]] = {
+    AppState.EPHEMERAL: frozenset({AppState.STOPPING}),                                      # its client left
+    AppState.DETACHED: frozenset({AppState.DETACHED_DISCONNECTED, AppState.STOPPING}),       # its client left: with, without open work
+    AppState.DETACHED_DISCONNECTED: frozenset({AppState.DETACHED, AppState.STOPPING}),       # its client is back · its work has ended
+    AppState.INITIALIZING: frozenset({AppState.DEPLOYED, AppState.STOPPING}),                # published · its deployment failed
+    AppState.DEPLOYED: frozenset({AppState.STOPPING}),
+    AppState.STOPPING: frozenset({AppState.STOPPED}),                                        # nothing of it runs, all logs are in
+    AppState.STOPPED: frozenset(),
+}
+
 
 class IllegalTransition(Exception):
     """A machine tried what its table does not allow."""
@@ -40,3 +51,10 @@ def move_member(member: Member, to: MemberState) -> None:
     if to not in MEMBERS[member.state]:
         raise IllegalTransition(f"assignment {member.assignment} rank {member.rank}: {member.state} -> {to}")
     member.state = to
+
+
+def move_app(app: App, to: AppState) -> None:
+    """Change an app's state; raises IllegalTransition where the table has no such edge."""
+    if to not in APPS[app.state]:
+        raise IllegalTransition(f"app {app.app_id}: {AppState(app.state).name} -> {to.name}")
+    app.state = to

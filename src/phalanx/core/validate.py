@@ -50,7 +50,10 @@ def scaling_complaints(function: Function, min_nodes: int, max_nodes: int, buffe
 
 def _limits(function: Function, packaged_bytes: int) -> Iterator[str]:
     name = function.name
-    for what, seconds in (("timeout", function.timeout_s), ("startup_timeout", function.startup_timeout_s or function.timeout_s)):
+    times = {"timeout": function.timeout_s}
+    if function.startup_timeout_s not in (0, function.timeout_s):   # a client that is told none sends the other
+        times["startup_timeout"] = function.startup_timeout_s
+    for what, seconds in times.items():
         if not 1 <= seconds <= MAX_TIMEOUT_S:
             allowed = f"from 1 to {MAX_TIMEOUT_S} seconds (24 hours) are allowed"
             yield f"{what}={seconds} on '{name}': {allowed}; split longer work into several calls"

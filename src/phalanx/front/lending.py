@@ -13,8 +13,9 @@ from typing import Any, TextIO
 
 from phalanx.front.away import AwayAnswers
 from phalanx.front.callers import Caller
-from phalanx.front.doors import Door, listen_tcp, listen_unix
+from phalanx.front.doors import Door
 from phalanx.front.loan import VERSION
+from phalanx.listening import address_of, listen_unix
 from phalanx.paths import Paths
 
 RELEASE_S = 2.0
@@ -27,14 +28,12 @@ class FrontRunning(Exception):
 class Front:
     """All sockets of one state folder. `run()` ends after `stop()`."""
 
-    def __init__(self, paths: Paths, listen: str) -> None:
+    def __init__(self, paths: Paths, public: socket.socket, tasks: socket.socket) -> None:
         self._paths = paths
-        paths.run.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = _lock(paths)
-        self._public = listen_tcp(listen)
-        self._tasks = listen_unix(paths.tasks_socket)
+        self._public = public
+        self._tasks = tasks
         self._control = listen_unix(paths.front_socket)
-        self.listen = _address(self._public)
+        self.listen = address_of(public)
         self._holder: int | None = None        # the pid that has the sockets
         self._since = 0.0
         self._free = asyncio.Event()
@@ -61,8 +60,7 @@ class Front:
             await self._shut()
             if self._away is not None:
                 self._away.cut()
-            for path in (self._paths.front_socket, self._paths.tasks_socket):
-                path.unlink(missing_ok=True)
+            self._paths.front_socket.unlink(missing_ok=True)
 
     def _open(self) -> None:
         """Answer ourselves."""
@@ -153,12 +151,7 @@ def _peer_pid(peer: socket.socket) -> int:
     return struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
 
 
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _lock(paths: Paths) -> TextIO:
+def take_lock(paths: Paths) -> TextIO:
     """Held as long as this process lives: the sockets' files may be replaced by nobody else."""
     lock = (paths.run / "front.lock").open("w")
     try:

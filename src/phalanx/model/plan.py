@@ -158,7 +158,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """Stop a holder, whole, so that `for_request` can start when its nodes are clean."""
+    """Stop a holder, whole, so that `for_request` can start when its nodes are clean.
+
+    Whoever carries this out keeps the holder's nodes for `for_request` with a Retention, or somebody else in the queue may take them.
+    """
 
     holder_id: str
     for_request: str

@@ -10,20 +10,21 @@ from pathlib import Path
 from phalanx.config import Config
 from phalanx.paths import Paths, default_state
 
-from .agent import Agent, Refused, lock, say
+from .agent import Agent, NotWelcome, lock
 from .choose import NoRuntime
 from .launching import LaunchFailed
+from .saying import say
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m phalanx.node", description=__doc__)
-    parser.add_argument("--state", type=Path, default=default_state(), help="the state folder; its config.json has the defaults")
+    parser.add_argument("--state", type=Path, help="the state folder; its config.json has the defaults")
     parser.add_argument("--nodes", type=int, help="virtual nodes on this machine (one, whatever this says, where it has real GPUs)")
     parser.add_argument("--gpus", type=int, help="simulated GPUs of a virtual node")
     parser.add_argument("--gpu", help="the type they say they are; any takes every type")
     parser.add_argument("--runtime", choices=["auto", "crun", "runc", "runsc", "process"])
     arguments = parser.parse_args()
-    paths = Paths(arguments.state.resolve())
+    paths = Paths((arguments.state or default_state()).resolve())
     config = Config.load(paths.config) if paths.config.exists() else Config()
 
     def chosen(name: str):  # type: ignore[no-untyped-def]
@@ -38,7 +39,7 @@ def main() -> int:
     agent = Agent(paths, chosen("nodes"), chosen("gpus"), chosen("gpu"), chosen("runtime"), config.join_secret, config.extra)
     try:
         asyncio.run(agent.run())
-    except (Refused, NoRuntime, LaunchFailed, ValueError) as failure:
+    except (NotWelcome, NoRuntime, LaunchFailed, ValueError) as failure:
         say(str(failure))
         return 1
     finally:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import shutil
 import signal
-import sys
 import uuid
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import asdict
 from pathlib import Path
+from typing import IO, Any
 
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
@@ -19,14 +21,16 @@ from phalanx.paths import Paths
 from phalanx.protocol import agent_pb2
 
 from . import machine
-from .addresses import NoAddress, Ranges, agent_subnet, process_addresses
+from .addresses import Ranges, agent_subnet
 from .bridge import bridge_name
 from .choose import Choice, choose
 from .container import Container, left_behind
 from .image import default_image
 from .launching import Launcher, LaunchFailed
 from .layers import BadLayer, Layers
-from .outfit import Addresses, Fleet, outfit
+from .outfit import Fleet
+from .preparing import Preparer, Refused
+from .saying import say, say_failure
 from .session import Session, TasksChannel
 from .spec import Spec, write_whole
 
@@ -37,7 +41,7 @@ _LAST_GRACE_MS = 5_000        # what containers get when the agent itself is ask
 Key = tuple[int, int]
 
 
-class Refused(Exception):
+class NotWelcome(Exception):
     """The server does not take this agent."""
 
 
@@ -50,23 +54,20 @@ class Agent:
         self.nodes = {node.node_id: node for node in local.nodes(self.machine, nodes, gpus, gpu)}
         self.containers: dict[Key, Container] = {}
         self.gone: set[Key] = set()                   # stopped before they were prepared: a late Prepare changes nothing
-        self.unschedulable: dict[str, str] = {}       # node → what remains there
         self.session: Session | None = None
         self.welcome: agent_pb2.Welcome | None = None
-        self.ranges: Ranges | None = None
         self.lost_at_ms = 0
         self._jobs: set[asyncio.Task[None]] = set()
         self._preparing: dict[Key, asyncio.Task[None]] = {}
         self._leaving = asyncio.Event()
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises Refused, NoRuntime, LaunchFailed."""
+        """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises NotWelcome, NoRuntime, LaunchFailed."""
         self._make_folders()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leaving.set)
         self.agent_id = self._own_id()
-        self.layers = Layers(self.paths.node / "layers")
         await self._choose_runtime()
         await self._adopt()
         serving = asyncio.create_task(self._serve())
@@ -110,6 +111,7 @@ class Agent:
             single_user=self.choice.single_user, containers=self.paths.node / "containers", run=self.paths.agents_run,
             tasks_socket=self.paths.tasks_socket, image=image, boot_id=machine.boot_id(),
             simulated=all(node.simulated for node in self.nodes.values()), extra=self.extra)
+        self.preparer = Preparer(self.fleet, self.launcher, Layers(self.paths.node / "layers"), self.nodes)
         say(f"runtime {self.choice.runtime}: {self.choice.reason}")
 
     async def _adopt(self) -> None:
@@ -124,7 +126,7 @@ class Agent:
             container = Container(spec, self.launcher, self._send)
             await container.adopt()
             if container.remains:
-                self.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
+                self.preparer.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
             self.containers[container.key] = container
         for folder in self.fleet.containers.iterdir():
             if not (folder / "spec.json").exists():
@@ -186,9 +188,9 @@ class Agent:
 
     async def _welcome(self, session: Session, welcome: agent_pb2.Welcome) -> None:
         if welcome.refusal:
-            raise Refused(welcome.refusal)
+            raise NotWelcome(welcome.refusal)
         self.welcome = welcome
-        if self.choice.runtime != "process" and self.ranges is None:
+        if self.choice.runtime != "process" and self.preparer.ranges is None:
             await self._make_bridge(welcome.workspace_prefix)
         self.session, self.lost_at_ms = session, 0
         for container in self.containers.values():
@@ -205,12 +207,12 @@ class Agent:
                 "name": bridge_name(self.agent_id), "ipv6": subnet, "preferred": preferred})
         except LaunchFailed as failure:
             say(f"no container network: {failure}")
-            self.network_failure = str(failure)
+            self.preparer.network_failure = str(failure)
             return
         write_whole(str(memory), json.dumps(made))
-        self.ranges = Ranges(made["name"], made["ipv4"], made["ipv6"], workspace)
+        self.preparer.ranges = Ranges(made["name"], made["ipv4"], made["ipv6"], workspace)
         for container in self.containers.values():
-            self.ranges.adopt(container.spec.name, container.spec.ipv4)
+            self.preparer.ranges.adopt(container.spec.name, container.spec.ipv4)
 
     def _register(self) -> agent_pb2.Register:
         image, choice = self.fleet.image, self.choice
@@ -218,7 +220,7 @@ class Agent:
             node_id=node.node_id, hostname=node.hostname, gpu_type=node.gpu_type, gpu_count=node.gpu_count, cpu_milli=node.cpu_milli,
             memory_mib=node.memory_mib, simulated=node.simulated, rdma=node.rdma, fabric_id=node.fabric_id, region="local", zone="local",
             network="local", runtime=choice.runtime, runtime_reason=choice.reason, guarantees=choice.guarantees,
-            python_versions=[image.minor], unschedulable=self.unschedulable.get(node.node_id, "")) for node in self.nodes.values()]
+            python_versions=[image.minor], unschedulable=self.preparer.unschedulable.get(node.node_id, "")) for node in self.nodes.values()]
         adopted = [agent_pb2.Adopted(
             assignment=c.spec.assignment, rank=c.spec.rank, task_id=c.spec.task_id, node_id=c.spec.node_id, ended=c.phase == "ended")
             for c in self.containers.values() if c.phase in ("prepared", "running", "ended")]
@@ -276,78 +278,26 @@ class Agent:
         if key in self.containers:
             self.containers[key].report_again()
             return
-        task = asyncio.create_task(self._prepare_one(key, ask))
+        task = self._job(self._prepare_one(key, ask))
         self._preparing[key] = task
         task.add_done_callback(lambda _: self._preparing.pop(key, None))
 
     async def _prepare_one(self, key: Key, ask: agent_pb2.Prepare) -> None:
-        name = f"{ask.assignment}-{ask.rank}"
-        container: Container | None = None
         try:
-            self._check_servable(ask)
-            layers = await asyncio.gather(*(self.layers.folder_of(layer, self._fetch) for layer in ask.layer_ids))
-            spec = await asyncio.to_thread(
-                outfit, ask, self.fleet, list(layers), self._addresses(name, ask), self.nodes[ask.node_id].memory_mib)
-            container = Container(spec, self.launcher, self._send)
-            # From here on nothing may interrupt: a shim comes to be. A Stop waits for it.
-            await asyncio.shield(self._job(container.launch()))
-        except asyncio.CancelledError:
-            await self._undo(name, container)
-            raise
-        except RefusedPrepare as refusal:
-            self._refuse(ask, refusal.code, str(refusal), refusal.user_fault)
-        except (BadLayer, GRPCError, StreamTerminatedError) as error:
-            self._refuse(ask, "image", f"the files of the image could not be fetched: {error}")
-            await self._undo(name, None)
-        except (LaunchFailed, NoAddress, OSError, Exception) as error:
-            self._refuse(ask, "runtime", f"the container could not be prepared on {ask.node_id}: {error}")
-            await self._undo(name, None)
-        else:
-            self.containers[key] = container
-            container.report_again()
-            container.start_pump()
+            container = await self.preparer.prepare(ask, self._fetch, self._send)
+        except Refused as refusal:
+            self._send(agent_pb2.FromAgent(prepared=agent_pb2.Prepared(
+                assignment=ask.assignment, rank=ask.rank,
+                refusal=agent_pb2.Refusal(code=refusal.code, sentence=str(refusal), user_fault=refusal.user_fault))))
+            return
+        self.containers[key] = container
+        container.report_again()
+        container.start_pump()
 
-    def _check_servable(self, ask: agent_pb2.Prepare) -> None:
-        if ask.node_id not in self.nodes:
-            raise RefusedPrepare("node", f"this agent has no node {ask.node_id!r}; it has {', '.join(self.nodes)}")
-        if remains := self.unschedulable.get(ask.node_id):
-            raise RefusedPrepare("node", f"node {ask.node_id} takes no work: {remains}")
-        minor = self.fleet.image.minor
-        if ask.python_version and ask.python_version != minor:
-            raise RefusedPrepare(
-                "image", f"the image wants Python {ask.python_version}; this node's own Python is {minor}, and other images can't be "
-                f"served yet. Use modal.Image.debian_slim(python_version=\"{minor}\")", user_fault=True)
-        if self.choice.runtime != "process" and self.ranges is None:
-            raise RefusedPrepare("network", f"node {ask.node_id} has no container network: {self.network_failure}")
-
-    network_failure = "not made yet"
-
-    def _addresses(self, name: str, ask: agent_pb2.Prepare) -> Addresses:
-        if self.ranges is None:
-            return process_addresses(self.agent_id, ask.assignment, ask.rank)
-        return self.ranges.take(name, way_out=not ask.block_network)
-
-    def _fetch(self, layer_id: str):  # type: ignore[no-untyped-def]
+    def _fetch(self, layer_id: str) -> AsyncIterator[agent_pb2.LayerFile]:
         if self.session is None:
             raise BadLayer("the server is away")
         return self.session.fetch_layer(layer_id)
-
-    async def _undo(self, name: str, container: Container | None) -> None:
-        """Leave nothing of a container that was not to be."""
-        if container is not None:
-            while container.phase == "preparing" and self._jobs:
-                await asyncio.wait(self._jobs, return_when=asyncio.FIRST_COMPLETED)
-            if container.phase != "preparing":
-                await container.release()
-        await asyncio.to_thread(shutil.rmtree, self.fleet.containers / name, ignore_errors=True)
-        await asyncio.to_thread(shutil.rmtree, self.fleet.run / name, ignore_errors=True)
-        if self.ranges is not None:
-            self.ranges.free(name)
-
-    def _refuse(self, ask: agent_pb2.Prepare, code: str, sentence: str, user_fault: bool = False) -> None:
-        self._send(agent_pb2.FromAgent(prepared=agent_pb2.Prepared(
-            assignment=ask.assignment, rank=ask.rank,
-            refusal=agent_pb2.Refusal(code=code, sentence=sentence, user_fault=user_fault))))
 
     async def _check(self, container: Container, addresses: list[str]) -> None:
         silent = await container.check(addresses)
@@ -374,38 +324,23 @@ class Agent:
         if container is not None:
             remains = await container.release()
             self.containers.pop(key, None)
-            if self.ranges is not None:
-                self.ranges.free(container.spec.name)
+            await self.preparer.forget(container.spec.name)
             if remains:
-                self.unschedulable[container.spec.node_id] = f"{remains} remains of {container.spec.task_id}"
+                self.preparer.unschedulable[container.spec.node_id] = f"{remains} remains of {container.spec.task_id}"
         self.gone.discard(key)
         self._send(agent_pb2.FromAgent(released=agent_pb2.Released(assignment=key[0], rank=key[1], remains=remains)))
 
-    def _job(self, work) -> asyncio.Task[None]:  # type: ignore[no-untyped-def]
+    def _job(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Strong references: asyncio forgets tasks that nobody holds."""
         task = asyncio.create_task(work)
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)
+        task.add_done_callback(say_failure)
         return task
 
 
-class RefusedPrepare(Exception):
-    """This container can't be served here, for a reason the user can read."""
-
-    def __init__(self, code: str, sentence: str, user_fault: bool = False) -> None:
-        super().__init__(sentence)
-        self.code, self.user_fault = code, user_fault
-
-
-def say(text: str) -> None:
-    """A line for whoever reads the agent's log."""
-    print(f"agent: {text}", file=sys.stderr, flush=True)
-
-
-def lock(folder: Path):  # type: ignore[no-untyped-def]
+def lock(folder: Path) -> IO[str]:
     """One agent for one state folder; the returned file holds the lock. BlockingIOError when another has it."""
-    import fcntl
-
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / "agent.lock").open("w")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

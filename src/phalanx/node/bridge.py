@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import programs
+from . import network, programs
 
 # 64 ranges of 4094 addresses, in the part of 10/8 that the usual tools (Docker, Kubernetes, libvirt, VPNs) take last.
 CANDIDATES = list(ipaddress.ip_network("10.112.0.0/14").subnets(new_prefix=20))
@@ -80,7 +80,7 @@ def networks_in_use() -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
             if target != "default" and row.get("type", "unicast") in ("unicast", "blackhole", "unreachable"):
                 with contextlib.suppress(ValueError):
                     found.append(ipaddress.ip_network(target, strict=False))
-    return [network for network in found if network.prefixlen > 0 and not network.is_multicast]
+    return [used for used in found if used.prefixlen > 0 and not used.is_multicast]
 
 
 def _choose(name: str, preferred: str, used: list[Any]) -> ipaddress.IPv4Network:
@@ -95,7 +95,7 @@ def _choose(name: str, preferred: str, used: list[Any]) -> ipaddress.IPv4Network
 
 def _range_of(name: str) -> str:
     """The IPv4 range of a bridge that is there; empty when it is not."""
-    if not os.path.exists(f"/sys/class/net/{name}"):
+    if not network.exists(name):
         return ""
     for row in json.loads(programs.run(["ip", "-j", "-4", "addr", "show", "dev", name]) or "[]"):
         for address in row.get("addr_info", ()):
@@ -148,7 +148,7 @@ def _unforward(name: str) -> None:
             path = os.path.join(folder, entry)
             with open(path) as file:
                 others = {line.strip() for line in file} - {name, ""}
-            if others := {other for other in others if os.path.exists(f"/sys/class/net/{other}")}:
+            if others := {other for other in others if network.exists(other)}:
                 with open(path, "w") as file:
                     file.write("".join(f"{other}\n" for other in sorted(others)))
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -52,6 +53,7 @@ async def choose(wanted: str, make_launcher: Callable[[tuple[str, ...]], Launche
 
 
 def _candidates(wanted: str, failures: list[str]) -> list[Choice]:
+    """From the most isolation to the least. What is missing for one goes into `failures`."""
     names = OCI[:2] if wanted == "auto" else (wanted,)
     found = [(name, program) for name in names if (program := programs.find(name))]
     if not found:
@@ -61,10 +63,44 @@ def _candidates(wanted: str, failures: list[str]) -> list[Choice]:
     if missing:
         failures.append(f"{' and '.join(missing)} not installed (packages iproute2, nftables)")
         return []
-    if os.geteuid() != 0:
+    candidates = []
+    if os.geteuid() == 0:
+        candidates = [Choice(name, "root: full isolation", program, guarantees=_FULL) for name, program in found]
+    else:
         failures.append("not root")
+    return candidates + _rootless(dict(found), failures)
+
+
+def _rootless(found: dict[str, str], failures: list[str]) -> list[Choice]:
+    """crun in one user namespace that holds the whole fleet; first with the user's subordinate ids, where it has any."""
+    if "crun" not in found:
         return []
-    return [Choice(name, "root: full isolation", program, guarantees=_FULL) for name, program in found]
+    if programs.find("unshare") is None:
+        failures.append("unshare not installed (package util-linux)")
+        return []
+    candidates = []
+    if _has_subordinate_ids():
+        candidates.append(Choice(
+            "crun", "a user namespace with the user's subordinate ids", found["crun"], rootless=True,
+            prefix=("unshare", "-Urmn", "--map-root-user", "--map-auto"), guarantees=_ROOTLESS))
+    candidates.append(Choice(
+        "crun", "a user namespace with one user id (for more: install uidmap and add lines to /etc/subuid and /etc/subgid)", found["crun"],
+        rootless=True, single_user=True, prefix=("unshare", "-Urmn", "--map-root-user"), guarantees=_ROOTLESS))
+    return candidates
+
+
+def _has_subordinate_ids() -> bool:
+    if programs.find("newuidmap") is None or programs.find("newgidmap") is None:
+        return False
+    try:
+        names = (pwd.getpwuid(os.geteuid()).pw_name, str(os.geteuid()))
+    except KeyError:
+        names = (str(os.geteuid()),)
+    try:
+        with open("/etc/subuid") as users, open("/etc/subgid") as groups:
+            return all(any(line.startswith(tuple(f"{name}:" for name in names)) for line in file) for file in (users, groups))
+    except OSError:
+        return False
 
 
 def _process(why: str) -> Choice:
@@ -72,6 +108,13 @@ def _process(why: str) -> Choice:
 
 
 _FULL = {"network": "yes", "pids": "yes", "limits": "yes", "images": "default image only", "clean-up": "yes"}
+_ROOTLESS = {
+    "network": "yes among containers; no way out to the internet",
+    "pids": "yes",
+    "limits": "no: memory is watched, not limited",
+    "images": "default image only",
+    "clean-up": "yes",
+}
 _PROCESS = {
     "network": "no: ranks share the machine's loopback (IPv4 127.x.y.(2+rank), IPv6 ::1)",
     "pids": "no: processes see each other",

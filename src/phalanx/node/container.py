@@ -14,6 +14,7 @@ from phalanx.protocol import agent_pb2
 
 from . import spool
 from .launching import Launcher, LaunchFailed
+from .saying import say_failure
 from .spec import Exit, Spec
 
 _BATCH_BYTES = 256 << 10
@@ -116,6 +117,7 @@ class Container:
     def start_pump(self) -> None:
         if self._pumping is None:
             self._pumping = asyncio.create_task(self._pump())
+            self._pumping.add_done_callback(say_failure)
         self._wake.set()
 
     def acknowledge(self, offset: int) -> None:
@@ -171,6 +173,7 @@ class Container:
         self.phase = hello["phase"]
         self.started_ms = hello["boottime_ms"]
         self._listening = asyncio.create_task(self._listen(reader))
+        self._listening.add_done_callback(say_failure)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError):

@@ -21,24 +21,26 @@ CHECK_SECONDS = 3.0
 _CHECK_PORT = 1        # nobody listens there: the answer is a reset, which says that the address is alive
 
 
-def attach(network: Network) -> int:
-    """Make the namespace and its eth0, both families; answers its descriptor. Raises programs.ProgramFailed."""
-    made = namespaces.new_network()
+def attach(network: Network, namespace: int) -> None:
+    """Give the namespace of that descriptor its eth0, on the bridge, both families. Raises programs.ProgramFailed."""
+    programs.run(["ip", "-batch", "-"], (
+        f"link add {network.port} type veth peer name eth0 address {network.mac} netns /proc/{os.getpid()}/fd/{namespace}\n"
+        f"link set {network.port} master {network.bridge} up\n"
+    ))
+    with namespaces.inside_network(namespace):
+        # ping without CAP_NET_RAW, as Docker sets it. A user namespace with few groups refuses the range: no ping then.
+        with contextlib.suppress(OSError), open("/proc/sys/net/ipv4/ping_group_range", "w") as file:
+            file.write("0 2147483647")
+        programs.run(["ip", "-batch", "-"], _inner(network))
+
+
+def exists(link: str) -> bool:
+    """In our own network namespace: /sys may show another one's."""
     try:
-        namespace = f"/proc/{os.getpid()}/fd/{made}"
-        programs.run(["ip", "-batch", "-"], (
-            f"link add {network.port} type veth peer name eth0 address {network.mac} netns {namespace}\n"
-            f"link set {network.port} master {network.bridge} up\n"
-        ))
-        with namespaces.inside_network(made):
-            # ping without CAP_NET_RAW, as Docker sets it. A user namespace with few groups refuses the range: no ping then.
-            with contextlib.suppress(OSError), open("/proc/sys/net/ipv4/ping_group_range", "w") as file:
-                file.write("0 2147483647")
-            programs.run(["ip", "-batch", "-"], _inner(network))
-        return made
-    except BaseException:
-        os.close(made)
-        raise
+        socket.if_nametoindex(link)
+    except OSError:
+        return False
+    return True
 
 
 def _inner(network: Network) -> str:

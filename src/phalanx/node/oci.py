@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 
-from . import cgroups, namespaces, network, programs
+from . import cgroups, namespaces, network, processes, programs
 from .oci_config import bundle_config, process_config
 from .runtime import Runtime, RuntimeFault
 from .spec import Spec
@@ -34,8 +34,15 @@ class OciRuntime(Runtime):
         try:
             self._mount()
             if self.spec.network is not None:
-                self.namespace = network.attach(self.spec.network)
-            self._run_first()
+                self.namespace = namespaces.new_network()
+            starting = self._run_first()
+            try:
+                if self.spec.network is not None:      # while the runtime works: it needs the namespace only, not what is in it
+                    network.attach(self.spec.network, self.namespace)
+            finally:
+                self._end(starting)
+            with open(self._first_pid) as file:
+                self.first = int(file.read())
         except (OSError, programs.ProgramFailed) as error:
             self.release()
             raise RuntimeFault(str(error)) from error
@@ -74,8 +81,15 @@ class OciRuntime(Runtime):
             self._wait_gone(self.first, 10.0)
         return cgroups.kill(self.spec.cgroup)
 
+    @property
+    def enforces_memory(self) -> bool:
+        return not self.spec.rootless
+
+    def members(self) -> set[int]:
+        return processes.descendants(os.getpid()) if self.spec.rootless else cgroups.processes(self.spec.cgroup)
+
     def memory_use(self) -> cgroups.MemoryUse:
-        return cgroups.memory_use(self.spec.cgroup)
+        return cgroups.memory_use(self.spec.cgroup) if self.enforces_memory else super().memory_use()
 
     def network(self) -> int | None:
         return self.namespace
@@ -99,7 +113,7 @@ class OciRuntime(Runtime):
         spec = self.spec
         os.makedirs(self.root, exist_ok=True)
         try:
-            _overlay(self.root, spec.layers, os.path.join(spec.folder, "writes"))
+            self._overlay(os.path.join(spec.folder, "writes"))
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
@@ -107,7 +121,7 @@ class OciRuntime(Runtime):
             scratch = os.path.join(spec.folder, "scratch")
             os.makedirs(scratch, exist_ok=True)
             namespaces.mount("tmpfs", scratch, "tmpfs", namespaces.MS_NOSUID | namespaces.MS_NODEV, "mode=755")
-            _overlay(self.root, spec.layers, scratch)
+            self._overlay(scratch)
         for index, mount in enumerate(spec.mounts):
             if not mount.overlay:
                 continue
@@ -116,31 +130,51 @@ class OciRuntime(Runtime):
             namespaces.mount("overlay", over, "overlay", namespaces.MS_RDONLY, "lowerdir=" + _joined([*mount.overlay, mount.source]))
             mount.source = over
 
-    def _run_first(self) -> None:
+    @property
+    def _first_pid(self) -> str:
+        return os.path.join(self.spec.folder, "first.pid")
+
+    def _overlay(self, writes: str) -> None:
+        upper, work = os.path.join(writes, "upper"), os.path.join(writes, "work")
+        os.makedirs(upper, mode=0o755, exist_ok=True)
+        os.makedirs(work, mode=0o755, exist_ok=True)
+        options = f"lowerdir={_joined(self.spec.layers)},upperdir={_escaped(upper)},workdir={_escaped(work)}"
+        if self.spec.rootless:
+            options += ",userxattr"        # an overlay's own marks: trusted.* is for the machine's root only
+        namespaces.mount("overlay", self.root, "overlay", 0, options)
+
+    def _run_first(self) -> subprocess.Popen[bytes]:
         spec = self.spec
         namespace = None if self.namespace is None else f"/proc/{os.getpid()}/fd/{self.namespace}"
         with open(os.path.join(spec.folder, "config.json"), "w") as file:
             json.dump(bundle_config(spec, self.root, namespace), file)
-        pid_file = os.path.join(spec.folder, "first.pid")
-        self._runtime(["run", "--detach", "--bundle", spec.folder, "--pid-file", pid_file, spec.cgroup])
-        with open(pid_file) as file:
-            self.first = int(file.read())
+        return self._begin(["run", "--detach", "--bundle", spec.folder, "--pid-file", self._first_pid, spec.cgroup])
 
     def _runtime(self, arguments: list[str], stdout: int = subprocess.DEVNULL, stderr: int = subprocess.DEVNULL) -> None:
         """Run the runtime's own command to its end. RuntimeFault holds what it logged."""
+        self._end(self._begin(arguments, stdout, stderr))
+
+    def _begin(
+        self, arguments: list[str], stdout: int = subprocess.DEVNULL, stderr: int = subprocess.DEVNULL,
+    ) -> subprocess.Popen[bytes]:
         spec = self.spec
-        log = os.path.join(spec.folder, "runtime.log")
         state = os.path.join(os.path.dirname(spec.control_socket), "runtime")
-        flags = ["--root", state, "--log", log]
+        flags = ["--root", state, "--log", self._log]
         if spec.runtime == "crun":
             flags.append("--cgroup-manager=disabled" if spec.rootless else "--cgroup-manager=cgroupfs")
         if spec.runtime == "runsc":
             flags += ["--platform=ptrace", "--ignore-cgroups", "--host-uds=open"]
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [spec.program, *flags, *arguments], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
             start_new_session=True, cwd=spec.folder)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.wait(timeout=60) != 0:
-            raise RuntimeFault(f"{spec.runtime} {arguments[0]}: {_last_line(log) or f'exit code {process.returncode}'}")
+            raise RuntimeFault(f"{self.spec.runtime}: {_last_line(self._log) or f'exit code {process.returncode}'}")
+
+    @property
+    def _log(self) -> str:
+        return os.path.join(self.spec.folder, "runtime.log")
 
     def _wait_gone(self, pid: int, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -162,8 +196,7 @@ class OciRuntime(Runtime):
                     namespaces.unmount(target)
                 except OSError as error:
                     return str(error)
-        for name in ("writes",):
-            shutil.rmtree(os.path.join(self.spec.folder, name), ignore_errors=True)
+        shutil.rmtree(os.path.join(self.spec.folder, "writes"), ignore_errors=True)
         return ""
 
     def _drop_port(self) -> str:
@@ -171,17 +204,10 @@ class OciRuntime(Runtime):
         if self.spec.network is None:
             return ""
         port = self.spec.network.port
-        if os.path.exists(f"/sys/class/net/{port}"):
+        if network.exists(port):
             with contextlib.suppress(programs.ProgramFailed):
                 programs.run(["ip", "link", "del", port], may_fail=True)
-        return f"network link {port}" if os.path.exists(f"/sys/class/net/{port}") else ""
-
-
-def _overlay(target: str, lower: list[str], writes: str) -> None:
-    upper, work = os.path.join(writes, "upper"), os.path.join(writes, "work")
-    os.makedirs(upper, mode=0o755, exist_ok=True)
-    os.makedirs(work, mode=0o755, exist_ok=True)
-    namespaces.mount("overlay", target, "overlay", 0, f"lowerdir={_joined(lower)},upperdir={_escaped(upper)},workdir={_escaped(work)}")
+        return f"network link {port}" if network.exists(port) else ""
 
 
 def _joined(folders: list[str]) -> str:

@@ -124,7 +124,7 @@ def _dress_process(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: lis
     for layer in layers:
         _lay(layer, root)
     command = list(ask.command) or [fleet.image.python, "-u", "-m", "modal._container_entrypoint"]
-    spec.command = _with_resolver(command, fleet.image.python)
+    spec.command = _with_resolver(command)
     spec.working_folder = str(root / "root")
     spec.http_address = f"{spec.ipv4}:{_HTTP_PORT}"
     search = [str(root / "root"), str(root / "pkg"), str(root / "__modal/deps")]
@@ -188,9 +188,9 @@ s.getaddrinfo = f
 """
 
 
-def _with_resolver(command: list[str], python: str) -> list[str]:
+def _with_resolver(command: list[str]) -> list[str]:
     """`python … -m MODULE ARGS` with `i6pn.modal.local` known: there is no /etc/hosts of our own. Other commands go as they are."""
-    if command[0] != python or "-m" not in command:
+    if not os.path.basename(command[0]).startswith("python") or "-m" not in command:
         return command
     at = command.index("-m")
     module, arguments = command[at + 1], command[at + 2:]

@@ -6,6 +6,7 @@ prepare then parks a process that has the runner imported, and start hands it it
 
 from __future__ import annotations
 
+from . import processes
 from .cgroups import MemoryUse
 from .spec import Spec
 
@@ -17,6 +18,13 @@ class RuntimeFault(Exception):
 class Runtime:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
+        self.watched_peak = 0
+        self.watched_kill = False
+
+    @property
+    def enforces_memory(self) -> bool:
+        """Does the kernel hold the memory limit? Else the shim calls `watch_memory` now and then."""
+        return False
 
     def prepare(self) -> None:
         """Make everything but the user's process. Raises RuntimeFault, and leaves nothing then."""
@@ -38,9 +46,22 @@ class Runtime:
         """SIGKILL all that remains, wait until it is gone. False when something can't be killed."""
         raise NotImplementedError
 
+    def members(self) -> set[int]:
+        """Pids of everything that runs in it."""
+        raise NotImplementedError
+
     def memory_use(self) -> MemoryUse:
         """Counters after `kill` and before `release`."""
-        return MemoryUse()
+        return MemoryUse(int(self.watched_kill), self.watched_peak, self.spec.limits.memory_bytes)
+
+    def watch_memory(self) -> None:
+        """Sum what its processes hold, each page once; above the limit SIGKILL for all, as the kernel would."""
+        used = sum(processes.proportional_bytes(pid) for pid in self.members())
+        self.watched_peak = max(self.watched_peak, used)
+        limit = self.spec.limits.memory_bytes
+        if limit and used > limit and not self.watched_kill:
+            self.watched_kill = True
+            self.kill()
 
     def network(self) -> int | None:
         """Descriptor of the container's network namespace; None where it has the machine's."""

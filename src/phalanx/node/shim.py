@@ -20,7 +20,6 @@ from typing import Any
 
 from . import namespaces, network, runtime
 from .control import Listener
-from .process import ProcessRuntime
 from .relay import Relay
 from .runtime import RuntimeFault
 from .spec import Exit, Spec
@@ -130,7 +129,7 @@ class Shim:
         self.phase = "running"
         self.started_ms = boottime_ms()
         self.control.say(say="started", boottime_ms=self.started_ms)
-        if isinstance(self.runtime, ProcessRuntime) and self.spec.limits.memory_bytes:
+        if self.spec.limits.memory_bytes and not self.runtime.enforces_memory:
             self._watch_memory()
 
     def _stop(self, number: int, grace_ms: int) -> None:
@@ -243,7 +242,6 @@ class Shim:
     def _watch_memory(self) -> None:
         if self.phase != "running":
             return
-        assert isinstance(self.runtime, ProcessRuntime)
         self.runtime.watch_memory()
         self.later(_MEMORY_WATCH_SECONDS, self._watch_memory)
 

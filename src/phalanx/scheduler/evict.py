@@ -9,7 +9,7 @@ from phalanx.model.plan import Evict, Policy, Request
 from phalanx.scheduler.index import Cell
 from phalanx.scheduler.ledger import Ledger, Target
 from phalanx.scheduler.quota import Quotas
-from phalanx.scheduler.reserve import Claim, blocks, place_of, places
+from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
 
 _TRIES = 8          # what-ifs a plan
 _FABRICS = 8        # looked at for each, those with the fewest nodes missing first: they have the least to lose
@@ -83,41 +83,49 @@ class Evictor:
         if self._lowest is None:
             holds = self.ledger.index.holds.values()
             self._lowest = min((IDLE if h.warm else h.priority for h in holds if h.preemptible_after_ms is not None), default=1 << 40)
-        return request.priority > self._lowest or self.quotas.lends
+        return max(request.priority, IDLE + 1) > self._lowest or self.quotas.lends
 
     def _fabrics(self, target: Target, request: Request) -> list[str]:
-        return [name for _, name in target.fullest() if target.totals[name] >= request.size][:_FABRICS]
+        return [name for _, name in target.fullest() if target.totals[name] >= _nodes_for(request)][:_FABRICS]
 
     def _on_fabric(self, request: Request, target: Target, name: str, claims: list[Claim]) -> tuple[list[_Unit], Claim] | None:
         size = target.fabric_size
-        there = places(self.ledger, target, name)
-        need = request.size + sum(1 for n in request.excluded_nodes if self.ledger.index.home.get(n) == name)
+        there = places(self.ledger, request, target, name)
+        need = _nodes_for(request)
+        excluded = excluded_on(self.ledger, request, name)
+        fabric = self.ledger.index.fabrics[name]
         for claim in claims:
             if claim.fabric == name:
                 fullest = max(there, key=lambda place: (there[place], place), default="")
                 there[fullest] = there.get(fullest, 0) - claim.need
-        chosen: list[_Unit] = []
-        for unit in self._all_units(name):
-            if blocks(there, size) >= need:
-                break
-            if self._may(unit, request) and any(cell.shape in target.shapes for cell in unit.back):
-                _add(there, unit.back, target, 1)
-                chosen.append(unit)
-        if blocks(there, size) < need:
-            return None
-        for unit in sorted(chosen, key=lambda u: (u.ending, -u.priority, -u.cost, u.who)):     # the dearest first: is it needed at all?
-            _add(there, unit.back, target, -1)
-            if blocks(there, size) >= need:
-                chosen.remove(unit)
-            else:
-                _add(there, unit.back, target, 1)
+        chosen: list[tuple[_Unit, dict[Cell, int]]] = []
         after = self.quotas.copy()
-        for unit in chosen:
-            for hold in unit.holds:
-                after.give(hold)
-        if after.refusal(request) is not None:
+
+        def enough() -> bool:
+            return blocks(there, size) >= need and after.refusal(request) is None
+
+        def stop(entry: tuple[_Unit, dict[Cell, int]], sign: int) -> None:
+            _add(there, entry[1], target, sign)
+            for hold in entry[0].holds:
+                after.give(hold, sign)
+
+        for unit in self._all_units(name):
+            if enough():
+                break
+            if self._may(unit, request):
+                entry = (unit, back_without(self.ledger, fabric, unit.who, excluded) if excluded else unit.back)
+                stop(entry, 1)
+                chosen.append(entry)
+        if not enough():
             return None
-        return chosen, Claim(request.request_id, name, self.ledger.now_ms, request.size, target, there)
+        for entry in sorted(chosen, key=lambda e: (e[0].ending, -e[0].priority, -e[0].cost, e[0].who)):     # the dearest first: needed?
+            stop(entry, -1)
+            if enough():
+                chosen.remove(entry)
+            else:
+                stop(entry, 1)
+        units = [unit for unit, _ in chosen]
+        return units, Claim(request.request_id, name, self.ledger.now_ms, _nodes_for(request), target, there)
 
     def _all_units(self, name: str) -> list[_Unit]:
         """What sits on a fabric and may be stopped, whoever asks. Read once a plan."""
@@ -135,9 +143,17 @@ class Evictor:
         return self._units[name]
 
     def _may(self, unit: _Unit, request: Request) -> bool:
-        if any(h.holder_id in self.named for h in unit.holds):
+        if any(h.holder_id in self.named for h in unit.holds) or any(unit.who in nodes for nodes in self.ledger.grown.values()):
             return False
-        return unit.ending or unit.priority < request.priority or all(h.warm or self.quotas.may_reclaim(request, h) for h in unit.holds)
+        if unit.ending or unit.priority == IDLE:
+            return True
+        if not request.ask.whole:
+            return False       # a container of a plain function is not worth a running gang
+        return unit.priority < request.priority or all(self.quotas.may_reclaim(request, h) for h in unit.holds)
+
+
+def _nodes_for(request: Request) -> int:
+    return request.size if request.ask.whole else 1
 
 
 def _lost(hold: Hold, now_ms: int) -> int:

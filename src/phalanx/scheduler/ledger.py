@@ -64,6 +64,7 @@ class Ledger:
         self.kept: dict[str, list[str]] = {}                            # request -> free nodes that are kept for it
         self.kept_until: dict[str, int] = {}                            # node id -> when it is anybody's again
         self.given: set[str] = set()                                    # kept nodes that this plan has used
+        self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
         self._views: dict[object, View] = {}
         self._view_of: dict[str, View] = {}
@@ -116,6 +117,15 @@ class Ledger:
         for node_id in node_ids:
             found[cells[node_id]] = found.get(cells[node_id], 0) + 1
         return found
+
+    def kept_for(self, request: Request, end_ms: int) -> list[str]:
+        """Kept nodes that it may use: its own, and those of others when it ends before they are anybody's again."""
+        return [
+            node_id
+            for owner, node_ids in sorted(self.kept.items())
+            for node_id in node_ids
+            if node_id not in self.given and (owner == request.request_id or end_ms <= self.kept_until[node_id])
+        ]
 
     def is_free(self, node_id: str) -> bool:
         """In service, empty, and not taken by this plan."""

@@ -49,10 +49,8 @@ def _special(ledger: Ledger, request: Request, end_ms: int) -> _Special:
     for node_id in sorted(request.excluded_nodes):
         if node_id in ledger.index.home:
             found.setdefault(ledger.index.home[node_id], (set(), []))[0].add(node_id)
-    for owner, node_ids in sorted(ledger.kept.items()):
-        for node_id in node_ids:
-            if owner == request.request_id or end_ms <= ledger.kept_until[node_id]:
-                found.setdefault(ledger.index.home[node_id], (set(), []))[1].append(node_id)
+    for node_id in ledger.kept_for(request, end_ms):
+        found.setdefault(ledger.index.home[node_id], (set(), []))[1].append(node_id)
     return found
 
 
@@ -63,7 +61,7 @@ def _nodes_on(ledger: Ledger, request: Request, target: Target, name: str, speci
         free = {domain: [i for i in ids if i not in refused] for domain, ids in free.items()}
         cells = ledger.index.fabrics[name].cells
         for node_id in extra:
-            if cells[node_id].shape in target.shapes and node_id not in refused and node_id not in ledger.given:
+            if cells[node_id].shape in target.shapes and node_id not in refused:
                 free[cells[node_id].domain] = sorted((*free.get(cells[node_id].domain, ()), node_id))
         free = {domain: ids for domain, ids in free.items() if ids}
     return choose(free, request.size, request.fabric_size)

@@ -53,11 +53,12 @@ class _Run:
         self.policy = policy
         self.now = snapshot.now_ms
         self.ledger = Ledger(index, snapshot.now_ms, snapshot.retentions)
-        self.shared = SharedNodes(self.ledger)
         self.quotas = Quotas(snapshot.quotas, index.used)
         self.evictor = Evictor(self.ledger, self.quotas, policy)
+        self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
         self.claims: list[Claim] = []
+        self.promised = {r.request_id for r in snapshot.reservations}
         self.dated = 0                              # claims made because nothing was free, the promise first
         self.starts: list[Start] = []
         self.evicts: list[Evict] = []
@@ -90,6 +91,8 @@ class _Run:
         self.blocked.append(request)
         if request.ask.whole:
             self._provide(request)
+        elif self.policy.preempt:
+            self._evict(request)
 
     def finish(self, order: list[Request]) -> Plan:
         """Reasons, forecasts and the plan."""
@@ -132,49 +135,55 @@ class _Run:
         """A blocked gang: a dated claim, or victims, or new nodes; whichever is earliest and allowed."""
         claim = self._claim(request)
         by_ms = self.now + self.policy.preempt_gain_ms if claim is None else claim.start_ms
-        if self.policy.preempt and by_ms >= self.now + self.policy.preempt_gain_ms and self._evict(request, claim):
+        if self.policy.preempt and by_ms >= self.now + self.policy.preempt_gain_ms and self._evict(request):
             return
         if self.policy.provision and not request.warm:
             bought = self.provisioner.cover(self.ledger, request, self.claims, claim.start_ms if claim is not None else 1 << 62)
             if bought is not None:
                 coming_claim, coming = bought
-                self._note(coming_claim)
+                self._note(request, coming_claim, dated=True)
                 told = self._told(ReasonCode.PROVISIONING, request, coming=coming, ready_ms=coming_claim.start_ms)
                 self.reasons[request.request_id] = told
                 return
         if claim is not None:
-            self._note(claim)
-            if not self.reserve:
-                self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))
+            self._note(request, claim, dated=not self.dated or request.request_id in self.promised)
             self.dated += 1
 
     def _claim(self, request: Request) -> Claim | None:
         """The first blocked gang may claim anywhere, the next ones only on fabrics without a claim; warm ones never."""
-        if self.policy.backfill != "easy" or request.warm or self.dated > self.policy.soft_claims:
+        if self.policy.backfill != "easy" or request.warm:
             return None
-        avoid = frozenset(c.fabric for c in self.claims) if self.dated else frozenset[str]()
+        if request.request_id in self.promised or not self.dated:
+            return earliest(self.ledger, request, self.claims)
+        if self.dated > self.policy.soft_claims:
+            return None
+        avoid = frozenset(c.fabric for c in self.claims)
         return earliest(self.ledger, request, self.claims, avoid)
 
-    def _evict(self, request: Request, claim: Claim | None) -> bool:
+    def _evict(self, request: Request) -> bool:
         found = self.evictor.victims(request, self.claims)
         if found is None:
             return False
         evicts, theirs = found
         self.evicts += evicts
-        self._note(theirs)
+        self._note(request, theirs, dated=True)
         names = " and ".join(e.holder_id for e in evicts)
         self.reasons[request.request_id] = self._told(ReasonCode.PREEMPTING, request, victims=names)
         return True
 
     def _reclaim(self, request: Request) -> bool:
         """Its quota is its own but lent to others: take it back. Else it waits for its quota."""
-        if not self.policy.preempt or not request.ask.whole or not self._evict(request, None):
+        if not self.policy.preempt or not request.ask.whole or not self._evict(request):
             return False
         self.blocked.append(request)
         return True
 
-    def _note(self, claim: Claim) -> None:
+    def _note(self, request: Request, claim: Claim, dated: bool) -> None:
+        """Nobody after this may move the claim's date, by nodes or by quota. A dated one is told and goes first in the next plan."""
         self.claims.append(claim)
+        self.quotas.take(request)
+        if dated:
+            self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))
 
     def _told(self, code: ReasonCode, request: Request, **more: Number) -> Reason:
         free = self.ledger.view(request).largest

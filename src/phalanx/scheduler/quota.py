@@ -53,10 +53,10 @@ class Quotas:
         if request.ask.whole:
             self._add(request.workspace, request.size)
 
-    def give(self, hold: Hold) -> None:
-        """Uncount a victim in a what-if."""
+    def give(self, hold: Hold, sign: int = 1) -> None:
+        """Uncount a victim in a what-if; with sign -1 count it again."""
         if hold.whole:
-            self._add(hold.workspace, -len(hold.node_ids))
+            self._add(hold.workspace, -sign * len(hold.node_ids))
 
     def may_reclaim(self, request: Request, hold: Hold) -> bool:
         """The request stays within its own quota, and the hold is of a workspace of the cohort that has borrowed."""

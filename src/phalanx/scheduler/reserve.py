@@ -80,15 +80,12 @@ def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avo
 def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earlier: list[Claim], limit: int) -> Claim | None:
     fabric = ledger.index.fabrics[name]
     size = target.fabric_size
-    there = places(ledger, target, name)
-    for node_id in ledger.kept.get(request.request_id, ()):
-        if ledger.index.home[node_id] == name and fabric.cells[node_id].shape in target.shapes:
-            place = place_of(fabric.cells[node_id], size)
-            there[place] = there.get(place, 0) + 1
-    gone = sum(c.need for c in earlier) + sum(1 for n in request.excluded_nodes if ledger.index.home.get(n) == name)
+    there = places(ledger, request, target, name)
+    gone = sum(c.need for c in earlier)
+    excluded = excluded_on(ledger, request, name)
     need = request.size + gone
     start = ledger.now_ms if blocks(there, size) >= need else None
-    for end_ms, back in _releases(ledger, fabric):
+    for end_ms, back in _releases(ledger, fabric, excluded):
         if start is not None and end_ms > start:
             break
         if end_ms > limit or end_ms >= NEVER:
@@ -107,39 +104,68 @@ def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earl
     return Claim(request.request_id, name, start, request.size, target, there)
 
 
-def places(ledger: Ledger, target: Target, name: str) -> dict[str, int]:
-    if target.fabric_size <= 1:
-        return {"": target.counts[name]}
+def places(ledger: Ledger, request: Request, target: Target, name: str) -> dict[str, int]:
+    """The free nodes of a fabric that the request may use, by place: what is kept for it counts, what it excludes doesn't."""
+    fabric = ledger.index.fabrics[name]
     there: dict[str, int] = {}
-    for domain, ids in ledger.free(name, target.shapes).items():
-        if domain.nvlink:
+    if target.fabric_size <= 1:
+        there[""] = target.counts[name]
+    else:
+        for domain, ids in ledger.free(name, target.shapes).items():
             there[domain.nvlink] = there.get(domain.nvlink, 0) + len(ids)
+    kept = [(n, 1) for n in ledger.kept.get(request.request_id, ()) if n not in ledger.given and n not in request.excluded_nodes]
+    for node_id, change in (*kept, *((n, -1) for n in excluded_on(ledger, request, name) if ledger.is_free(n))):
+        if ledger.index.home[node_id] == name and fabric.cells[node_id].shape in target.shapes:
+            place = place_of(fabric.cells[node_id], target.fabric_size)
+            there[place] = there.get(place, 0) + change
     return there
 
 
-def _releases(ledger: Ledger, fabric: Fabric) -> Iterator[tuple[int, dict[Cell, int]]]:
+def excluded_on(ledger: Ledger, request: Request, name: str) -> frozenset[str]:
+    """The nodes of a fabric that the request must not have."""
+    if not request.excluded_nodes:
+        return request.excluded_nodes
+    return frozenset(n for n in request.excluded_nodes if ledger.index.home.get(n) == name)
+
+
+def back_without(ledger: Ledger, fabric: Fabric, who: str, excluded: frozenset[str]) -> dict[Cell, int]:
+    """What comes back when a holder ends, less the excluded nodes."""
+    back = fabric.parts[who]
+    hold = ledger.index.holds.get(who)
+    lost = excluded.intersection((who,) if hold is None else hold.node_ids)
+    if not lost:
+        return back
+    back = dict(back)
+    for node_id in lost:
+        cell = fabric.cells[node_id]
+        back[cell] = max(0, back.get(cell, 0) - 1)
+    return back
+
+
+def _releases(ledger: Ledger, fabric: Fabric, excluded: frozenset[str]) -> Iterator[tuple[int, dict[Cell, int]]]:
     """What comes back when, soonest first: the fleet's holds and this plan's own starts. Overdue ones at their new expected end."""
     now = ledger.now_ms
+    grown = ledger.grown.get(fabric.name, {})
     late = 0
     for end_ms, _ in fabric.releases:
         if end_ms > now:
             break
         late += 1
-    early: list[tuple[int, str]] = list(fabric.releases[:late])
-    overdue = sorted((now + remaining_ms(now, _since(ledger, who), end_ms), who) for end_ms, who in early)
-    planned = sorted(((end_ms, str(i)) for i, (end_ms, _) in enumerate(ledger.added.get(fabric.name, ()))))
-    if not overdue and not planned:
+    moved = [(now + remaining_ms(now, _since(ledger, who), end_ms), who) for end_ms, who in fabric.releases[:late] if who not in grown]
+    moved += [(end_ms, node_id) for node_id, end_ms in grown.items()]
+    added = ledger.added.get(fabric.name, [])
+    planned = [(end_ms, str(i)) for i, (end_ms, _) in enumerate(added)]
+    if not moved and not planned and not excluded:
         for end_ms, who in fabric.releases:
             yield end_ms, fabric.parts[who]
         return
-    added = ledger.added.get(fabric.name, [])
     tagged = heapq.merge(
-        ((end_ms, 0, who) for end_ms, who in overdue),
-        ((end_ms, 0, who) for end_ms, who in fabric.releases[late:]),
-        ((end_ms, 1, number) for end_ms, number in planned),
+        sorted((end_ms, 0, who) for end_ms, who in moved),
+        ((end_ms, 0, who) for end_ms, who in fabric.releases[late:] if who not in grown),
+        sorted((end_ms, 1, number) for end_ms, number in planned),
     )
     for end_ms, mine, who in tagged:
-        yield end_ms, added[int(who)][1] if mine else fabric.parts[who]
+        yield end_ms, added[int(who)][1] if mine else back_without(ledger, fabric, who, excluded)
 
 
 def _since(ledger: Ledger, who: str) -> int:

@@ -38,8 +38,9 @@ class _Shared:
 class SharedNodes:
     """The shared nodes of one plan. Read from the index when the first shared request comes."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, stopping: set[str]) -> None:
         self.ledger = ledger
+        self._stopping = stopping      # holders this plan has told to stop: their nodes are being cleared for a gang
         self._nodes: dict[str, _Shared] | None = None
 
     def place(self, request: Request, claims: list[Claim]) -> Start | None:
@@ -78,7 +79,9 @@ class SharedNodes:
         cells = self.ledger.index.fabrics
         found = [
             shared for node_id, shared in self._all().items()
-            if cells[shared.fabric].cells[node_id].shape in target.shapes and node_id not in request.excluded_nodes
+            if cells[shared.fabric].cells[node_id].shape in target.shapes
+            and node_id not in request.excluded_nodes
+            and self._stopping.isdisjoint(cells[shared.fabric].shares.get(node_id, ()))
         ]  # fmt: skip
         return sorted(found, key=lambda s: (s.node.gpu_count > 0, s.cpu_milli, s.memory_mib, s.node.node_id))
 
@@ -90,19 +93,26 @@ class SharedNodes:
 
     def _open(self, request: Request, target: Target, claims: list[Claim], end_ms: int, opened: set[str]) -> _Shared | None:
         """An empty node, from the fabric with the fewest: large gaps are for gangs."""
+        barred = request.excluded_nodes | opened
+        for node_id in self.ledger.kept_for(request, end_ms):
+            name = self.ledger.index.home[node_id]
+            if node_id not in barred and self.ledger.index.fabrics[name].cells[node_id].shape in target.shapes:
+                return self._empty(node_id, target)
         for _, name in target.fitting(1):
-            free = self.ledger.free(name, target.shapes)
-            free = {d: [i for i in ids if i not in request.excluded_nodes and i not in opened] for d, ids in free.items()}
+            free = {d: [i for i in ids if i not in barred] for d, ids in self.ledger.free(name, target.shapes).items()}
             ids = choose({d: i for d, i in free.items() if i}, 1)
             if not ids:
                 continue
             together = self.ledger.cells_of(name, (*ids, *(i for i in opened if self.ledger.index.home[i] == name)))
-            if not all(claim.allows(together, end_ms) for claim in claims if claim.fabric == name):
-                continue
-            node = self.ledger.index.fabrics[name].nodes[ids[0]]
-            gpus = node.gpus_of(target.option.gpu_type) if target.option.gpu_type else node.gpu_count
-            return _Shared(node, name, node.cpu_milli, node.memory_mib, gpus, self.ledger.now_ms)
+            if all(claim.allows(together, end_ms) for claim in claims if claim.fabric == name):
+                return self._empty(ids[0], target)
         return None
+
+    def _empty(self, node_id: str, target: Target) -> _Shared:
+        name = self.ledger.index.home[node_id]
+        node = self.ledger.index.fabrics[name].nodes[node_id]
+        gpus = node.gpus_of(target.option.gpu_type) if target.option.gpu_type else node.gpu_count
+        return _Shared(node, name, node.cpu_milli, node.memory_mib, gpus, self.ledger.now_ms)
 
     def _book(self, before: dict[str, _Shared], fresh: list[_Shared], claims: list[Claim], end_ms: int) -> None:
         for node_id, old in before.items():
@@ -110,6 +120,8 @@ class SharedNodes:
             for claim in claims:
                 if claim.fabric == old.fabric and old.end_ms <= claim.start_ms:
                     claim.book({cell: 1}, end_ms)
+            if node_id in self.ledger.index.fabrics[old.fabric].shares:
+                self.ledger.grown.setdefault(old.fabric, {})[node_id] = max(old.end_ms, end_ms)
         for shared in fresh:
             self._all()[shared.node.node_id] = shared
             cells = self.ledger.cells_of(shared.fabric, (shared.node.node_id,))
@@ -124,7 +136,8 @@ class SharedNodes:
             for name, fabric in self.ledger.index.fabrics.items():
                 for node_id, holders in fabric.shares.items():
                     node = fabric.nodes[node_id]
-                    if node.state is NodeState.UP and node_id not in fabric.holder:
+                    cleared = any(self.ledger.index.holds[h].ending for h in holders)
+                    if node.state is NodeState.UP and node_id not in fabric.holder and not cleared:
                         self._nodes[node_id] = self._measure(node, name, holders)
         return self._nodes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from phalanx.core.states import move_app
 from phalanx.model.app import App, AppState
 from phalanx.model.cluster import Cause, Member, MemberState
 from phalanx.model.refusal import Refusal, RefusalKind, invalid, not_found
@@ -94,7 +95,7 @@ class Apps:
         """The client that owns the app is there. Beats are not rows: after a restart every client starts with its full time."""
         app = self.get(app_id)
         if app.state == AppState.DETACHED_DISCONNECTED:     # it had only lost its network
-            app.state = AppState.DETACHED
+            move_app(app, AppState.DETACHED)
             unit.put(app)
         if app.state in _NEEDS_CLIENT:
             self._heard_ms[app_id] = self._server.now_ms()
@@ -112,7 +113,7 @@ class Apps:
         app = self.get(app_id)
         if app.state not in LIVE:
             return
-        app.state = AppState.STOPPING
+        move_app(app, AppState.STOPPING)
         app.stop_reason = reason
         app.stopped_by = by
         unit.put(app)
@@ -131,7 +132,7 @@ class Apps:
         app = self._apps.get(app_id)
         if app is None or app.state != AppState.STOPPING:
             return
-        app.state = AppState.STOPPED
+        move_app(app, AppState.STOPPED)
         app.drained = True
         app.stopped_ms = self._server.now_ms()
         unit.put(app)
@@ -158,7 +159,7 @@ class Apps:
         if app.state != AppState.DETACHED or not self.has_work(app.app_id):
             self.stop(unit, app.app_id, reason)
             return
-        app.state = AppState.DETACHED_DISCONNECTED
+        move_app(app, AppState.DETACHED_DISCONNECTED)
         unit.put(app)
 
     def _watch(self) -> None:

@@ -139,7 +139,11 @@ class Calls:
             delay = min(function.retry_initial_ms * function.retry_backoff ** (item.user_failures - 1), function.retry_max_ms)
             self._back_in_queue(unit, item, _sentence(decision), int(delay))
             return
-        if decision.result is not None:
+        if decision.status == "terminated":
+            said = decision.failure.sentence if decision.failure is not None else ""
+            ended = RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, said or "the call was cancelled"))
+            self._write(unit, item, ended, gang.members[0].task_id)
+        elif decision.result is not None:
             self._write(unit, item, decision.result, gang.members[0].task_id)
         else:
             assert decision.failure is not None

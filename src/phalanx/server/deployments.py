@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from phalanx.core.states import move_app
 from phalanx.model.app import App, AppState, AppVersion, Class, DeploymentType
 from phalanx.model.refusal import Refusal, RefusalKind, invalid, not_found
 from phalanx.model.work import Function
@@ -136,6 +137,8 @@ class Deployments:
                 raise not_found("Class", class_id, f"'{tag}' must be created in app {app.app_id} before it is published")
         if not deploys:
             return
+        if app.state not in (AppState.INITIALIZING, AppState.DEPLOYED):
+            raise _conflict(f"app {app.app_id} was begun by a run and can't be deployed: use `modal deploy`")
         name = wanted.name or app.name
         if not name:
             raise invalid("a deployment needs a name: give the app one, as in modal.App('my-app')")
@@ -171,7 +174,8 @@ class Deployments:
     def _go_live(self, unit: Unit, app: App, version: AppVersion, by: str) -> Published:
         version.deployed_ms = app.deployed_ms = self._server.now_ms()
         version.deployed_by = by
-        app.state = AppState.DEPLOYED
+        if app.state == AppState.INITIALIZING:
+            move_app(app, AppState.DEPLOYED)
         app.tags = dict(version.tags)
         app.function_ids = dict(version.function_ids)
         app.class_ids = dict(version.class_ids)

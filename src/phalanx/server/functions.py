@@ -80,8 +80,9 @@ class Functions:
         before = self._functions.get(function_id)
         if before is not None:
             function.created_ms, function.published = before.created_ms, before.published
-        unit.put(function)
-        self.bind_again(unit, function_id)
+        followers = self._bound_again(function)     # may refuse: before anything is changed
+        for changed in (function, *followers):
+            unit.put(changed)
         if function.published:
             self._server.gangs.function_changed(unit, function_id)
         return Created(function, _warnings(asked.definition))
@@ -105,11 +106,9 @@ class Functions:
         return bound
 
     def bind_again(self, unit: Unit, function_id: str) -> None:
-        """A function got another definition: its parameter sets follow."""
-        for old in self.bound(function_id):
-            new = self._bound(self.get(function_id), old.function_id, old.serialized_params, old.bind_options)
-            new.created_ms = old.created_ms
-            unit.put(new)
+        """A function got an earlier definition back: its parameter sets follow."""
+        for bound in self._bound_again(self.get(function_id)):
+            unit.put(bound)
 
     def bound(self, function_id: str) -> list[Function]:
         """The parameter sets of a function that were ever asked for."""
@@ -218,6 +217,15 @@ class Functions:
         bound = self._read(app, bound_id, asked, parent.client_version, params)
         bound.bound_to, bound.serialized_params, bound.bind_options, bound.published = parent.function_id, params, options, parent.published
         return bound
+
+    def _bound_again(self, parent: Function) -> list[Function]:
+        """The parameter sets of a function under its present definition."""
+        again = []
+        for old in self.bound(parent.function_id):
+            new = self._bound(parent, old.function_id, old.serialized_params, old.bind_options)
+            new.created_ms = old.created_ms
+            again.append(new)
+        return again
 
     def _check(self, function: Function, asked: api_pb2.Function) -> None:
         self._check_supported(function, asked)

@@ -1,0 +1,203 @@
+"""The private network: both families, TCP and UDP, names, hairpin, and the way out."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+
+import pytest
+
+from phalanx.node.addresses import NoAddress, Ranges, agent_subnet, process_addresses
+from phalanx.paths import Paths
+from phalanx.protocol import agent_pb2 as pb
+
+from .conftest import AgentProcess
+from .fake_server import FakeServer
+from .test_container import on_crun
+from .test_output import python
+
+# Listens on every address and port it is told to and answers; says when it is ready.
+ECHO = """
+import socket, threading
+def tcp(family, port):
+    s = socket.socket(family, socket.SOCK_STREAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    s.bind(('', port)); s.listen()
+    def serve():
+        while True:
+            c, peer = s.accept(); c.sendall(peer[0].encode()); c.close()
+    threading.Thread(target=serve, daemon=True).start()
+def udp(family, port):
+    s = socket.socket(family, socket.SOCK_DGRAM)
+    if family == socket.AF_INET6: s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    s.bind(('', port))
+    def serve():
+        while True:
+            _, peer = s.recvfrom(100); s.sendto(peer[0].encode(), peer)
+    threading.Thread(target=serve, daemon=True).start()
+for family in (socket.AF_INET, socket.AF_INET6):
+    for port in (80, 29500): tcp(family, port)
+    udp(family, 4791)
+print('ready')
+threading.Event().wait()
+"""
+
+# Says what each address answers.
+ASK = """
+import socket, sys
+for address in ADDRESSES:
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    for port in (80, 29500):
+        with socket.socket(family, socket.SOCK_STREAM) as s:
+            s.settimeout(5); s.connect((address, port)); print(address, port, s.recv(100).decode())
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
+        s.settimeout(5); s.sendto(b'x', (address, 4791)); print(address, 'udp', s.recv(100).decode())
+"""
+
+
+def asking(*addresses: str) -> tuple[str, ...]:
+    return python(ASK.replace("ADDRESSES", repr(addresses)))
+
+
+def addresses(seen) -> tuple[str, str]:
+    return seen.prepared[0].ipv6, seen.prepared[0].ipv4
+
+
+@on_crun
+def test_two_containers_reach_each_other_and_themselves(agent, server):
+    """TCP and UDP, IPv6 and IPv4, any port, across virtual nodes; a container also by its own address, and by its host name."""
+    first = server.run(1, *python(ECHO), rank=0)
+    server.wait(1, 0, lambda seen: b"ready" in seen.text())
+    targets = addresses(first)
+    second = server.run(1, *asking(*targets), rank=1, node_id="node-1")
+    own6, own4 = addresses(second)
+    said = server.finish(1, 1).text().decode().splitlines()
+    assert said == [f"{target} {port} {own6 if ':' in target else own4}" for target in targets for port in ("80", "29500", "udp")]
+
+    own_name = "sorted({i[4][0] for i in socket.getaddrinfo(socket.gethostname(), None)})"
+    server.run(2, *python(ECHO.replace("threading.Event().wait()", ASK.replace("ADDRESSES", own_name))))
+    alone = server.finish(2)
+    for own in addresses(alone):
+        assert f"{own} 80 {own}" in alone.text().decode()
+    server.stop(1, 0, signal=9)
+    server.finish(1, 0)
+
+
+def test_the_names_of_a_container(agent, server):
+    """Its host name leads to its own addresses, `i6pn.modal.local` to its IPv6 address, on the interface eth0."""
+    code = """
+import socket
+print(socket.gethostname())
+def lookup(name, family):
+    try:
+        return sorted({i[4][0] for i in socket.getaddrinfo(name, None, family)})
+    except socket.gaierror:
+        return []
+print(lookup('i6pn.modal.local', socket.AF_INET6))
+own = socket.gethostname()
+print(lookup(own, socket.AF_INET6), lookup(own, socket.AF_INET), [name for _, name in socket.if_nameindex()])
+"""
+    server.layers["L1"] = [("/root/names.py", code.encode())]
+    seen = server.run(1, python("")[0], "-u", "-m", "names", layer_ids=["L1"], function_name="Train_ä" + "x" * 200, rank=1)
+    ipv6, ipv4 = addresses(seen)
+    name, private, *own = server.finish(1, 1).text().decode().splitlines()
+    assert private == f"['{ipv6}']"
+    if agent.runtime == "process":
+        assert ipv6 == "::1"
+        assert ipv4.startswith("127.")
+        return
+    assert name.startswith("train-a")
+    assert len(name) <= 63
+    assert own == [f"['{ipv6}'] ['{ipv4}'] ['lo', 'eth0']"]
+    assert ipv6.startswith("fdaa:7e57:1:")
+
+
+def test_peers_are_checked_from_inside(agent, server):
+    """Prepared is enough: the network stands before anything runs. An address that nobody has is told."""
+    mine = [addresses(server.prepare(1, rank)) for rank in (0, 1)]
+    everything = [address for pair in mine for address in pair]
+    server.send(check_peers=pb.CheckPeers(assignment=1, rank=0, addresses=everything))
+    assert not server.wait(1, 0, lambda seen: bool(seen.reached)).reached[0].unreachable
+    nobody = "fdaa:7e57:1:ffff::9"
+    server.send(check_peers=pb.CheckPeers(assignment=1, rank=1, addresses=[*everything, nobody]))
+    assert list(server.wait(1, 1, lambda seen: bool(seen.reached)).reached[0].unreachable) == [nobody]
+    for rank in (0, 1):
+        server.stop(1, rank)
+        server.finish(1, rank)
+
+
+def test_a_port_can_be_bound_right_after_its_last_owner_was_killed(agent, server):
+    """Port 29500, without SO_REUSEADDR, with a connection open when the first one is killed."""
+    code = """
+import socket, time
+s = socket.socket(); s.bind(('ADDRESS', 29500)); s.listen()
+c = socket.create_connection(s.getsockname()); a, _ = s.accept(); a.sendall(b'x'); print('bound'); time.sleep(1000)
+"""
+    for assignment in (1, 2):
+        address = process_addresses((agent.paths.node / "agent-id").read_text(), assignment, 0).ipv4 if agent.runtime == "process" else ""
+        server.run(assignment, *python(code.replace("ADDRESS", address)))
+        server.wait(assignment, 0, lambda seen: b"bound\n" in seen.text())
+        server.stop(assignment, signal=9)
+        server.finish(assignment)
+
+
+@on_crun
+def test_two_control_planes_on_one_machine_are_apart(agent, server, tmp_path):
+    """Other ranges, and no way from one workspace to the other, in neither family."""
+    other_state = tmp_path / "other"
+    other_state.mkdir()
+    other_server = FakeServer(Paths(other_state).tasks_socket, prefix="fdaa:7e57:2")
+    other = AgentProcess(other_state, "crun")
+    other.start()
+    try:
+        other_server.until(lambda: other_server.heartbeats > 0, other.log)
+        target = other_server.run(1, *python(ECHO))
+        other_server.wait(1, 0, lambda seen: b"ready" in seen.text())
+        server.prepare(1)
+        server.send(check_peers=pb.CheckPeers(assignment=1, rank=0, addresses=list(addresses(target))))
+        assert set(server.wait(1, 0, lambda seen: bool(seen.reached)).reached[0].unreachable) == set(addresses(target))
+        other_server.stop(1, signal=9)
+        other_server.finish(1)
+        server.stop(1)
+        server.finish(1)
+    finally:
+        assert other.stop() == 0
+        other_server.close()
+
+
+@on_crun
+def test_the_way_out(agent, server):
+    """A listener on the machine's own outward address is reached by masquerade, and not where the network is blocked."""
+    outward = subprocess.run(["ip", "-4", "route", "get", "1.1.1.1"], capture_output=True, text=True).stdout.split()
+    if "src" not in outward:
+        pytest.skip("this machine has no way out")
+    address = outward[outward.index("src") + 1]
+    with socket.create_server((address, 0)) as listener:
+        listener.settimeout(10)
+        code = f"import socket; s = socket.create_connection(('{address}', {listener.getsockname()[1]}), 3); print('out')"
+        server.run(1, *python(code))
+        assert server.finish(1).text() == b"out\n"
+        server.run(2, *python(code), block_network=True)
+        assert b"unreachable" in server.finish(2).text()
+
+
+def test_ranges_give_each_number_once_and_late_again():
+    ranges = Ranges("br", "10.112.0.0/29", "fdaa:1:2:3::/64", "fdaa:1:2::/48")
+    taken = [ranges.take(name, way_out=True).ipv4 for name in "abcde"]
+    assert taken == [f"10.112.0.{n}" for n in (2, 3, 4, 5, 6)]
+    with pytest.raises(NoAddress, match=r"10\.112\.0\.0/29"):
+        ranges.take("f", way_out=True)
+    assert ranges.take("a", way_out=True).ipv4 == "10.112.0.2"
+    ranges.free("b")
+    ranges.free("e")
+    assert ranges.take("g", way_out=False).ipv4 == "10.112.0.3"
+
+
+def test_an_agent_has_its_own_part_of_the_workspace():
+    workspace, one = agent_subnet("fdaa:1:2", "ag-1")
+    assert workspace == "fdaa:1:2::/48"
+    assert one.startswith("fdaa:1:2:") and one.endswith("::/64")
+    assert one != agent_subnet("fdaa:1:2", "ag-2")[1]
+
+
