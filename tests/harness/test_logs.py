@@ -17,6 +17,7 @@ import pytest
 from modal_proto import api_pb2
 
 from phalanx.model.logs import LogFilter
+from tests.harness.clients import OLDER_CLIENTS, client_python
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_logs import STDERR, FakeCluster
 
@@ -205,6 +206,18 @@ def test_phalanx_logs_shows_one_rank(control_plane: ControlPlane, cluster: FakeC
     assert refused.returncode == 1 and "has no rank 2: its ranks are 0 to 1" in refused.stderr
 
 
+def test_phalanx_logs_of_an_app_names_clusters_and_phalanx(control_plane: ControlPlane, cluster: FakeCluster, app_id: str) -> None:
+    cluster.write(0, "zero\n")
+    control_plane.call(lambda: control_plane.server.logs.system_line(None, app_id, cluster.function_id, "a node is draining"))
+    cluster.write(1, "one\n")
+    assert phalanx_logs(control_plane, app_id).stdout.splitlines() == [
+        "cu-7 rank 0 | zero", "phalanx | a node is draining", "cu-7 rank 1 | one",
+    ]  # fmt: skip
+    assert phalanx_logs(control_plane, app_id, "--tail", "1").stdout == "cu-7 rank 1 | one\n"
+    missing = phalanx_logs(control_plane, "nothing")
+    assert missing.returncode == 1 and "App, cluster or container 'nothing' not found" in missing.stderr
+
+
 def test_phalanx_logs_follows_over_a_restart_of_the_server(
     control_plane: ControlPlane, cluster: FakeCluster, follow: Callable[..., Following]
 ) -> None:
@@ -295,6 +308,17 @@ def test_a_clusters_containers_are_known_by_rank(control_plane: ControlPlane, cl
     with pytest.raises(modal.exception.NotFoundError, match="Cluster 'cu-none' not found"):
         modal.Cluster.from_id("cu-none").container_ids()
     assert control_plane.rpc("ClusterReservationList", api_pb2.ClusterReservationListRequest()).reservations == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("version", OLDER_CLIENTS)
+def test_older_clients_follow_an_apps_log(control_plane: ControlPlane, cluster: FakeCluster, app_id: str, version: str) -> None:
+    cluster.write(0, "from rank 0\n")
+    cluster.write(1, "no newline")
+    control_plane.call(control_plane.server.logs.progress, app_id, cluster.function_id, 1, 0, "waiting for 2 nodes")
+    cluster.end()
+    shown = control_plane.modal("app", "logs", app_id, python=client_python(version))
+    assert shown.stdout.splitlines() == ["from rank 0", "no newline"], shown.stderr
 
 
 def _environment(control_plane: ControlPlane) -> dict[str, str]:

@@ -34,7 +34,7 @@ class LogDoor:
             over = self._is_over(app_id, members)
             lines, exhausted = cursor.next()
             if lines or (exhausted and (over or loop.time() >= deadline)):
-                plain = [_plain(line) for line in lines]
+                plain = [self._plain(line) for line in lines]
                 return {"lines": plain, "next": str(cursor.seq), "done": exhausted and over, "caught_up": exhausted}
             if exhausted:
                 await self._server.topics.wait_any((("logs", app_id), ("app", app_id)), max(deadline - loop.time(), 0))
@@ -84,19 +84,20 @@ class LogDoor:
             return reading.is_over(app_id)
         return all(reading.is_over(app_id, member) for member in members)
 
-
-def _plain(line: LogLine) -> dict[str, Any]:
-    return {
-        "time_ns": line.time_ns,
-        "app": line.app_id,
-        "function": line.function_id,
-        "cluster": line.cluster_id,
-        "container": line.task_id,
-        "rank": line.rank if line.assignment else None,
-        "stream": STREAMS.get(line.stream, "system"),
-        "call": line.call_id,
-        "input": line.input_id,
-        "text": line.text,
-    }
+    def _plain(self, line: LogLine) -> dict[str, Any]:
+        assignment = self._server.world[Assignment].get(line.assignment)
+        clustered = assignment is not None and assignment.clustered
+        return {
+            "time_ns": line.time_ns,
+            "app": line.app_id,
+            "function": line.function_id,
+            "cluster": line.cluster_id if clustered else "",
+            "container": line.task_id,
+            "rank": line.rank if clustered else None,
+            "stream": STREAMS.get(line.stream, "system"),
+            "call": line.call_id,
+            "input": line.input_id,
+            "text": line.text,
+        }
 
 

@@ -125,6 +125,8 @@ class Logs:
                 await asyncio.sleep(0)
                 continue
             if over:
+                for batch in batches.finish():
+                    yield batch
                 yield api_pb2.TaskLogsBatch(entry_id=str(cursor.seq), app_done=True)
                 return
             left = deadline - loop.time()
@@ -166,6 +168,12 @@ class Batches:
         if batch is not None:
             yield batch
 
+    def finish(self) -> Iterator[Any]:
+        """The newlines that are still missing: behind this the client prints lines of its own."""
+        for line in self._open.values():
+            yield self._batch(line, [_item(line, "\n")])
+        self._open.clear()
+
     def _ended_by(self, line: LogLine) -> LogLine | None:
         """The open line on the same descriptor that this one, of another source, comes behind."""
         before = self._open.pop(line.stream, None)
@@ -197,7 +205,7 @@ def _item(line: LogLine, text: str) -> Any:
         item.timestamp_ns = line.time_ns
     if "container_id" in _ITEM_FIELDS and line.task_id:
         item.container_id = line.task_id
-        item.container_name = f"{line.cluster_id} rank {line.rank}" if line.assignment else ""
+        item.container_name = f"rank {line.rank}" if line.assignment else ""
     return item
 
 

@@ -109,5 +109,5 @@ class _Screen:
 
     def _name(self, line: dict[str, Any]) -> str:
         if line["rank"] is None:
-            return "phalanx"
+            return "phalanx" if line["stream"] == "system" else line["container"]
         return f"{line['cluster']} rank {line['rank']}" if self._clusters else f"rank {line['rank']}"

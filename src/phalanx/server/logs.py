@@ -73,6 +73,7 @@ class Logs:
         self._queue: list[_Append] = []
         self._writers: dict[Source, _Writer] = {}
         self._silent: set[tuple[int, int]] = set()      # ranks that ended without a byte, since this server began
+        self._latest: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._recover()
         self.index = LogIndex(server.world[LogPiece].values())
@@ -176,9 +177,9 @@ class Logs:
         return max((piece.last_ns for piece in self.index.pieces((assignment, rank, app_id))), default=0)
 
     async def settle(self) -> None:
-        """Return once everything said so far is on disk: before the server closes."""
-        while self._task is not None:
-            await asyncio.shield(self._task)
+        """Return once everything that came so far is readable, or the writer was stopped."""
+        if self._latest is not None and not self._latest.done():
+            await asyncio.wait({self._latest})
 
     def forget(self, unit: Unit, app_id: str) -> None:
         """The app is purged: its log goes with it."""
@@ -284,6 +285,7 @@ class Logs:
         piece.spool_end = writer.had
         self._queue.append(_Append(writer, piece.segment, offset, data, dataclasses.replace(piece), written))
         writer.queued += 1
+        self._latest = written
         if self._task is None:
             self._task = asyncio.ensure_future(self._write_queued())
             self._server.must_succeed(self._task)
