@@ -48,7 +48,11 @@ class Gang:
 
     def offer(self, rank: int) -> Attempt | None:
         """The next attempt that this rank has not fetched, in the order that holds for all ranks."""
-        return next((a for a in self.open if rank not in a.fetched and rank not in a.results and not a.cancelling), None)
+        return next((a for a in self.open if self._is_new_to(a, rank)), None)
+
+    def offers(self, rank: int) -> int:
+        """How many attempts this rank has not fetched."""
+        return sum(self._is_new_to(attempt, rank) for attempt in self.open)
 
     @property
     def takes_inputs(self) -> bool:
@@ -421,6 +425,10 @@ class Gang:
         return [ev.GangOver(dict(self._dirty))]
 
     # ------------------------------------------------------------ records
+
+    @staticmethod
+    def _is_new_to(attempt: Attempt, rank: int) -> bool:
+        return rank not in attempt.fetched and rank not in attempt.results and not attempt.cancelling
 
     def _attempt(self, input_id: str) -> Attempt | None:
         return next((a for a in self.open if a.input_id == input_id), None)

@@ -120,6 +120,15 @@ class Gangs:
             server.logs.task_state(function.app_id, function.function_id, member.task_id, "creating")
         return gang
 
+    def available(self, gang: Gang, rank: int) -> int:
+        """How many inputs `next_for` would give a rank now, one after the other."""
+        offered = gang.offers(rank)
+        room = gang.assignment.max_inputs - len(gang.open) if gang.takes_inputs else 0
+        if room <= 0:
+            return offered
+        ready = self.pool(gang.assignment.function_id).ready(self._server.world[Input], self._server.now_ms())
+        return offered + min(room, len(ready))
+
     def next_for(self, unit: Unit, assignment: int, rank: int) -> Attempt | None:
         """The next input for a rank, marked as fetched: one that the other ranks have, or a new one from the queue."""
         gang = self.running[assignment]

@@ -34,7 +34,15 @@ def node_of(record: NodeRecord, connected: bool) -> Node:
 
 def ask_of(function: Function) -> Ask:
     gpus = tuple(GpuChoice(str(kind), int(str(count)), bool(exact)) for kind, count, exact in function.gpus)
-    return Ask(function.clustered, function.cpu_milli, function.memory_mib, 0, gpus)
+    return Ask(function.clustered, function.cpu_milli, function.memory_mib, function.disk_mib, gpus)
+
+
+def where_of(function: Function) -> Where:
+    """The function's own wishes about places. "auto" is no wish."""
+    return Where(
+        tuple(function.region), (function.zone,) if function.zone else (), (function.cloud,) if function.cloud not in ("", "auto") else (),
+        tuple(function.instance_types), efa_disabled=function.options.get("efa_disabled") == "True",
+    )  # fmt: skip
 
 
 def request_of(
@@ -43,7 +51,7 @@ def request_of(
     """A wish for one more cluster of a function."""
     excluded = frozenset(node for node, until in pool.refused.items() if until > now_ms) if pool else frozenset()
     return Request(
-        request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=Where(regions=tuple(function.region)),
+        request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=where_of(function),
         rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
         not_before_ms=pool.not_before_ms if pool else 0, warm=warm,
     )  # fmt: skip
