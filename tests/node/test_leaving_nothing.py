@@ -65,6 +65,17 @@ def test_a_stopped_agent_takes_all_its_containers_with_it(agent, server):
     assert not server.registers[1].adopted
 
 
+def test_what_a_killed_agent_left_can_be_removed_without_a_server(agent, server):
+    server.run(1, "/bin/sh", "-c", "echo up; sleep 1000")
+    server.wait(1, 0, lambda seen: b"up" in seen.text())
+    agent.kill()
+    server.down()
+    assert agent.clean() == 0
+    left = machine(agent)
+    assert not (left.processes | left.links | left.mounts | left.cgroups | left.folders), left
+    server.up()
+
+
 def shim_of(agent, name: str) -> int:
     """The shim's pid: it holds the container's control socket open."""
     inodes = [line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f"/node/{name}.ctl")]

@@ -61,6 +61,14 @@ class Agent:
         self._preparing: dict[Key, asyncio.Task[None]] = {}
         self._leaving = asyncio.Event()
 
+    async def clean(self) -> None:
+        """Only what `run` does at its end: for a fleet whose agent was killed. Raises LaunchFailed."""
+        self._make_folders()
+        self.agent_id = self._own_id()
+        await self._choose_runtime()
+        await self._adopt()
+        await self._leave()
+
     async def run(self) -> None:
         """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises NotWelcome, NoRuntime, LaunchFailed."""
         self._make_folders()
