@@ -59,6 +59,7 @@ class Agent:
         self.lost_at_ms = 0
         self._jobs: set[asyncio.Task[None]] = set()
         self._preparing: dict[Key, asyncio.Task[None]] = {}
+        self._bridging: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
 
     async def clean(self) -> None:
@@ -84,6 +85,7 @@ class Agent:
         await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
         for task in (serving, watching, leaving):
             task.cancel()
+        await asyncio.wait({serving, watching, leaving})
         if serving.done() and not serving.cancelled():
             serving.result()
         await self._leave()
@@ -145,6 +147,8 @@ class Agent:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        if self._bridging is not None:
+            await asyncio.wait({self._bridging})
         running = list(self.containers.values())
         ending = []
         for container in running:
@@ -199,7 +203,9 @@ class Agent:
             raise NotWelcome(welcome.refusal)
         self.welcome = welcome
         if self.choice.runtime != "process" and self.preparer.ranges is None:
-            await self._make_bridge(welcome.workspace_prefix)
+            # Begun, it is finished: a bridge that comes to be after we have left would stay.
+            self._bridging = self._job(self._make_bridge(welcome.workspace_prefix))
+            await asyncio.shield(self._bridging)
         self.session, self.lost_at_ms = session, 0
         for container in self.containers.values():
             if container.phase in ("prepared", "running", "ended"):
