@@ -196,6 +196,7 @@ class Calls:
         call.num_outputs += 1
         unit.put(call)
         self._close_if_done(unit, call)
+        self._server.apps.input_decided(unit, call.app_id)
         unit.after(lambda: self._server.topics.wake(("outputs", call.call_id)))
         unit.after(lambda: self._server.topics.wake(("chunks", call.call_id)))
 
