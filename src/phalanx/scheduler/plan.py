@@ -57,6 +57,9 @@ class _Run:
         self.evictor = Evictor(self.ledger, self.quotas, policy)
         self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
+        for request in snapshot.pending:
+            if request.request_id in self.ledger.kept:
+                self.quotas.take(request)           # its nodes are kept, so is its quota
         self.claims: list[Claim] = []
         self.promised = {r.request_id for r in snapshot.reservations}
         self.dated = 0                              # claims made because nothing was free, the promise first
@@ -76,6 +79,8 @@ class _Run:
         if self.policy.backfill == "none" and self.blocked:
             self.blocked.append(request)
             return
+        if request.request_id in self.ledger.kept:
+            self.quotas.untake(request)
         refusal = self.quotas.refusal(request)
         if refusal is None:
             place = place_gang(self.ledger, request, self.claims) if request.ask.whole else self.shared.place(request, self.claims)
@@ -83,10 +88,9 @@ class _Run:
                 self.quotas.take(request)
                 self.starts.append(place)
                 return
-        elif not self._reclaim(request):
-            self.reasons[request.request_id] = refusal
-            return
         else:
+            if not self._reclaim(request):
+                self.reasons[request.request_id] = refusal
             return
         self.blocked.append(request)
         if request.ask.whole:
@@ -116,6 +120,7 @@ class _Run:
             evict=tuple(self.evicts),
             provision=tuple(self.provisioner.ordered),
             release=to_release(self.ledger, self.snapshot.rented, self.claims, self.policy),
+            expired=tuple(r.request_id for r in order if r.request_id in self.reasons and _expired(r, self.now)),
             order=tuple(r.request_id for r in order),
         )
 
@@ -188,3 +193,7 @@ class _Run:
     def _told(self, code: ReasonCode, request: Request, **more: Number) -> Reason:
         free = self.ledger.view(request).largest
         return Reason(code, (("need", request.size), ("free", free), ("each", describe_each(request.ask)), *sorted(more.items())))
+
+
+def _expired(request: Request, now_ms: int) -> bool:
+    return request.deadline_ms is not None and request.deadline_ms <= now_ms

@@ -53,6 +53,11 @@ class Quotas:
         if request.ask.whole:
             self._add(request.workspace, request.size)
 
+    def untake(self, request: Request) -> None:
+        """Take a start back."""
+        if request.ask.whole:
+            self._add(request.workspace, -request.size)
+
     def give(self, hold: Hold, sign: int = 1) -> None:
         """Uncount a victim in a what-if; with sign -1 count it again."""
         if hold.whole:
