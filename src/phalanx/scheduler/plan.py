@@ -57,8 +57,9 @@ class _Run:
         self.evictor = Evictor(self.ledger, self.quotas, policy)
         self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
+        self.retained = {r.request_id for r in snapshot.retentions if r.until_ms > self.now}
         for request in snapshot.pending:
-            if request.request_id in self.ledger.kept:
+            if request.request_id in self.retained:
                 self.quotas.take(request)           # its nodes are kept, so is its quota
         self.claims: list[Claim] = []
         self.promised = {r.request_id for r in snapshot.reservations}
@@ -79,7 +80,7 @@ class _Run:
         if self.policy.backfill == "none" and self.blocked:
             self.blocked.append(request)
             return
-        if request.request_id in self.ledger.kept:
+        if request.request_id in self.retained:
             self.quotas.untake(request)
         refusal = self.quotas.refusal(request)
         if refusal is None:
@@ -186,6 +187,7 @@ class _Run:
     def _note(self, request: Request, claim: Claim, dated: bool) -> None:
         """Nobody after this may move the claim's date, by nodes or by quota. A dated one is told and goes first in the next plan."""
         self.claims.append(claim)
+        self.ledger.version += 1
         self.quotas.take(request)
         if dated:
             self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))

@@ -121,7 +121,7 @@ class SharedNodes:
                 if claim.fabric == old.fabric and old.end_ms <= claim.start_ms:
                     claim.book({cell: 1}, end_ms)
             if node_id in self.ledger.index.fabrics[old.fabric].shares:
-                self.ledger.grown.setdefault(old.fabric, {})[node_id] = max(old.end_ms, end_ms)
+                self.ledger.grow(old.fabric, node_id, max(old.end_ms, end_ms))
         for shared in fresh:
             self._all()[shared.node.node_id] = shared
             cells = self.ledger.cells_of(shared.fabric, (shared.node.node_id,))

@@ -23,7 +23,7 @@ class Reasons:
 
     def why(self, request: Request) -> Reason:
         """The dominant reason for a request that the fleet could run and that has not started."""
-        if request.excluded_nodes or self.ledger.kept:
+        if request.excluded_nodes or request.request_id in self.ledger.kept:
             return self._explain(request)
         key = (id(self.ledger.view(request)), request.size)
         if key not in self._known:
