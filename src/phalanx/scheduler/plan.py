@@ -101,6 +101,7 @@ class _Run:
 
     def finish(self, order: list[Request]) -> Plan:
         """Reasons, forecasts and the plan."""
+        self._second_look()
         reasons = Reasons(self.ledger, self.claims)
         forecasts = self.policy.forecasts
         promised = {claim.request_id: claim.start_ms for claim in self.claims}
@@ -124,6 +125,18 @@ class _Run:
             expired=tuple(r.request_id for r in order if r.request_id in self.reasons and _expired(r, self.now)),
             order=tuple(r.request_id for r in order),
         )
+
+    def _second_look(self) -> None:
+        """A container that found every empty node kept or claimed may join one that a later request has opened since."""
+        looking = self.shared.opened
+        while looking:
+            looking = False
+            for request in [r for r in self.blocked if not r.ask.whole and r.request_id not in self.reasons]:
+                place = self.shared.place(request, self.claims)
+                if place is not None:
+                    self.starts.append(place)
+                    self.blocked.remove(request)
+                    looking = True
 
     def _barred(self, request: Request) -> Reason | None:
         """What no free node would change."""
