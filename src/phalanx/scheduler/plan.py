@@ -57,6 +57,10 @@ class _Run:
         self.evictor = Evictor(self.ledger, self.quotas, policy)
         self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
+        self.retained = {r.request_id for r in snapshot.retentions if r.until_ms > self.now}
+        for request in snapshot.pending:
+            if request.request_id in self.retained:
+                self.quotas.take(request)           # its nodes are kept, so is its quota
         self.claims: list[Claim] = []
         self.promised = {r.request_id for r in snapshot.reservations}
         self.dated = 0                              # claims made because nothing was free, the promise first
@@ -76,6 +80,8 @@ class _Run:
         if self.policy.backfill == "none" and self.blocked:
             self.blocked.append(request)
             return
+        if request.request_id in self.retained:
+            self.quotas.untake(request)
         refusal = self.quotas.refusal(request)
         if refusal is None:
             place = place_gang(self.ledger, request, self.claims) if request.ask.whole else self.shared.place(request, self.claims)
@@ -83,10 +89,9 @@ class _Run:
                 self.quotas.take(request)
                 self.starts.append(place)
                 return
-        elif not self._reclaim(request):
-            self.reasons[request.request_id] = refusal
-            return
         else:
+            if not self._reclaim(request):
+                self.reasons[request.request_id] = refusal
             return
         self.blocked.append(request)
         if request.ask.whole:
@@ -96,6 +101,7 @@ class _Run:
 
     def finish(self, order: list[Request]) -> Plan:
         """Reasons, forecasts and the plan."""
+        self._second_look()
         reasons = Reasons(self.ledger, self.claims)
         forecasts = self.policy.forecasts
         promised = {claim.request_id: claim.start_ms for claim in self.claims}
@@ -116,8 +122,21 @@ class _Run:
             evict=tuple(self.evicts),
             provision=tuple(self.provisioner.ordered),
             release=to_release(self.ledger, self.snapshot.rented, self.claims, self.policy),
+            expired=tuple(r.request_id for r in order if r.request_id in self.reasons and _expired(r, self.now)),
             order=tuple(r.request_id for r in order),
         )
+
+    def _second_look(self) -> None:
+        """A container that found every empty node kept or claimed may join one that a later request has opened since."""
+        looking = self.shared.opened
+        while looking:
+            looking = False
+            for request in [r for r in self.blocked if not r.ask.whole and r.request_id not in self.reasons]:
+                place = self.shared.place(request, self.claims)
+                if place is not None:
+                    self.starts.append(place)
+                    self.blocked.remove(request)
+                    looking = True
 
     def _barred(self, request: Request) -> Reason | None:
         """What no free node would change."""
@@ -181,6 +200,7 @@ class _Run:
     def _note(self, request: Request, claim: Claim, dated: bool) -> None:
         """Nobody after this may move the claim's date, by nodes or by quota. A dated one is told and goes first in the next plan."""
         self.claims.append(claim)
+        self.ledger.version += 1
         self.quotas.take(request)
         if dated:
             self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))
@@ -188,3 +208,7 @@ class _Run:
     def _told(self, code: ReasonCode, request: Request, **more: Number) -> Reason:
         free = self.ledger.view(request).largest
         return Reason(code, (("need", request.size), ("free", free), ("each", describe_each(request.ask)), *sorted(more.items())))
+
+
+def _expired(request: Request, now_ms: int) -> bool:
+    return request.deadline_ms is not None and request.deadline_ms <= now_ms

@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from phalanx.model.fleet import Hold, Node, NodeState, Rented
+from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.gpus import GpuChoice
-from phalanx.model.plan import Ask, Plan, Policy, Request, Reservation, Snapshot, Start
+from phalanx.model.plan import Ask, Plan, Policy, Quota, Request, Reservation, Retention, Snapshot, Start
 from phalanx.scheduler.index import Event, FleetIndex, HoldChanged, HoldEnded, NodeChanged
 from phalanx.scheduler.plan import plan
 from phalanx.scheduler.predict import Durations, RecentWaits
@@ -66,19 +66,23 @@ def either_way(seed: int, up_to: float = 5.0) -> Estimate:
 def simulate(
     jobs: Sequence[Job], nodes: Sequence[Node], policy: Policy, estimate: Estimate | None = exact,
     faults: FaultModel | None = None, clock: Callable[[], float] | None = None, watch: Callable[[Snapshot, Plan], None] | None = None,
+    quotas: tuple[Quota, ...] = (),
 ) -> Outcome:  # fmt: skip
     """Run a trace. `estimate` None: nobody gives a length, the planner's own predictions per function are used.
 
     `clock` (seconds) times the plans. `watch` sees every snapshot (without its nodes and holds) and plan.
     """
-    return _Simulation(jobs, nodes, policy, estimate, faults, clock, watch).run()
+    return _Simulation(jobs, nodes, policy, estimate, faults, clock, watch, quotas).run()
 
 
 class _Simulation:
     def __init__(
         self, jobs: Sequence[Job], nodes: Sequence[Node], policy: Policy, estimate: Estimate | None,
         faults: FaultModel | None, clock: Callable[[], float] | None, watch: Callable[[Snapshot, Plan], None] | None,
+        quotas: tuple[Quota, ...],
     ) -> None:  # fmt: skip
+        self.quotas = quotas
+        self.retentions: tuple[Retention, ...] = ()
         self.policy, self.estimate, self.clock, self.watch = policy, estimate, clock, watch
         self.index = FleetIndex.of(nodes)
         self.started = [Started(job) for job in jobs]
@@ -136,8 +140,9 @@ class _Simulation:
     def _plan(self, now: int) -> None:
         self._predict()
         snapshot = Snapshot(
-            now, pending=tuple(self.pending.values()), reservations=self.reservations, recent_wait_ms=self.waits.mean_ms, rented=_NONE
-        )
+            now, pending=tuple(self.pending.values()), retentions=self.retentions, reservations=self.reservations, quotas=self.quotas,
+            recent_wait_ms=self.waits.mean_ms,
+        )  # fmt: skip
         before = self.clock() if self.clock else 0.0
         made = plan(snapshot, self.policy, self.index)
         if self.clock:
@@ -150,12 +155,17 @@ class _Simulation:
                 self.promised[reservation.request_id] = reservation.start_ms
                 self.outcome.promises += 1
         changes: list[Event] = []
+        self.retentions = tuple(r for r in self.retentions if r.until_ms > now and r.request_id in self.pending)
         for evict in made.evict:
+            nodes = self.running[evict.holder_id][1].node_ids
+            self.retentions += (Retention(evict.for_request, nodes, now + 120_000),)
             self._stop(now, evict.holder_id, changes, lost_all=True)
             self.outcome.evictions += 1
         for start in made.starts:
             self._start(now, start, changes)
         self.index = self.index.apply(changes)
+        if made.evict:
+            self._plan(now)     # victims stop at once here, so whom they made room for starts at once
 
     def _start(self, now: int, start: Start, changes: list[Event]) -> None:
         request = self.pending.pop(start.request_id)
@@ -234,4 +244,3 @@ class _Simulation:
 
 
 _ASK = Ask(gpus=(GpuChoice("H100", 8),))
-_NONE: tuple[Rented, ...] = ()
