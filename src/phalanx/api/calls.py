@@ -72,6 +72,8 @@ class Calls:
             if outputs or left <= 0:
                 break
             await self._server.topics.wait(("outputs", call.call_id), left)
+        if outputs:   # what ranks printed before they returned is readable before the result is: people read them in that order
+            await self._server.logs.settle()
         most = request.max_values or len(outputs)
         outputs = outputs[:most]
         last = f"{outputs[-1].seq}-0" if outputs else (request.last_entry_id or "0-0")

@@ -41,6 +41,12 @@ class Calls:
         for chunk in world[Chunk].values():
             self._chunks[chunk.call_id] = max(self._chunks.get(chunk.call_id, 0), chunk.index)
 
+    def forget(self, call_ids: set[str]) -> None:
+        """Their rows are gone."""
+        for table in (self._outputs, self._inputs, self._chunks):
+            for call_id in call_ids:
+                table.pop(call_id, None)  # type: ignore[attr-defined]
+
     # ------------------------------------------------------------ what the client asks
 
     def get(self, call_id: str) -> Call:

@@ -59,6 +59,11 @@ class Gangs:
             if item.state == InputState.PENDING:
                 self.pool(item.function_id).add(item)
 
+    def forget(self, app_ids: set[str]) -> None:
+        """Their rows are gone."""
+        self.by_task = {task_id: member for task_id, member in self.by_task.items() if member.app_id not in app_ids}
+        self.pools = {f: pool for f, pool in self.pools.items() if f in self._server.world[Function]}
+
     # ------------------------------------------------------------ what others ask
 
     def pool(self, function_id: str) -> Pool:
