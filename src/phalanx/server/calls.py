@@ -9,7 +9,7 @@ from modal_proto import api_pb2
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
 from phalanx.model.app import App
-from phalanx.model.cluster import Failure, RankResult
+from phalanx.model.cluster import Cause, Failure, RankResult
 from phalanx.model.refusal import Refusal, RefusalKind, not_found
 from phalanx.model.work import Call, CallState, Chunk, Function, Input, InputState, Output
 from phalanx.server.gangs import STOPPED_APP_STATES
@@ -223,6 +223,8 @@ def result_of(failure: Failure, status: str) -> bytes:
         return failure.result
     if status == "terminated":
         return _result(Status.GENERIC_STATUS_TERMINATED, failure.sentence or "the call was cancelled")
+    if failure.cause == Cause.TIMEOUT:
+        return _result(Status.GENERIC_STATUS_TIMEOUT, failure.sentence)
     return _result(Status.GENERIC_STATUS_FAILURE, failure.sentence)
 
 

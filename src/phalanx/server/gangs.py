@@ -108,6 +108,7 @@ class Gangs:
         assignment = Assignment(
             number, server.new_id("cu"), function.app_id, function.function_id, function.size, function.clustered,
             gpu_type=start.gpu_type, gpu_choice=gpu_choice, max_inputs=function.max_inputs, created_ms=now,
+            timeout_ms=function.timeout_s * 1000, startup_timeout_ms=(function.startup_timeout_s or function.timeout_s) * 1000,
         )  # fmt: skip
         members = [
             Member(
@@ -221,8 +222,8 @@ class Gangs:
             case ev.FailWaiting(failure):
                 for _, _, input_id in list(self.pool(gang.assignment.function_id).waiting):
                     server.calls.fail_waiting(unit, server.world[Input][input_id], failure)
-            case ev.SetTimer(name, delay_ms, input_id):
-                unit.after(lambda: self._arm(number, name, delay_ms, input_id))
+            case ev.SetTimer(name, delay_ms, input_id, attempt):
+                unit.after(lambda: self._arm(number, name, delay_ms, input_id, attempt))
             case ev.BecameIdle():
                 unit.after(lambda: self._became_idle(gang))
             case ev.GangOver(dirty):
@@ -233,9 +234,9 @@ class Gangs:
     def _waker(self, topic: tuple[str, str]) -> Callable[[], None]:
         return lambda: self._server.topics.wake(topic)
 
-    def _arm(self, assignment: int, name: str, delay_ms: int, input_id: str) -> None:
+    def _arm(self, assignment: int, name: str, delay_ms: int, input_id: str = "", attempt: int = 0) -> None:
         def fire() -> None:
-            self._server.act(lambda unit: self.dispatch(unit, assignment, ev.TimerFired(name, input_id)))
+            self._server.act(lambda unit: self.dispatch(unit, assignment, ev.TimerFired(name, input_id, attempt)))
 
         self._server.clock.call_after(delay_ms, fire)
 
@@ -243,14 +244,18 @@ class Gangs:
         """After a restart: time-outs count from the server's own return, so that its absence is charged to nobody."""
         number = gang.assignment.assignment
         if gang.assignment.phase == Phase.ENDING:
-            self._arm(number, "linger", self._policy.linger_ms, "")
+            self._arm(number, "linger", self._policy.linger_ms)
         if gang.assignment.draining and not gang.open:
-            self._arm(number, "drain", self._policy.grace_ms, "")
+            self._arm(number, "drain", self._policy.grace_ms)
+        if gang.assignment.phase == Phase.RUNNING and any(m.state == MemberState.IMPORTING for m in gang.members):
+            self._arm(number, "startup", gang.assignment.startup_timeout_ms)
         for attempt in gang.open:
+            if attempt.fetched and gang.assignment.timeout_ms:
+                self._arm(number, "timeout", gang.assignment.timeout_ms, attempt.input_id, attempt.attempt)
             if attempt.cancelling:
-                self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id)
+                self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id, attempt.attempt)
             elif 0 in attempt.results:
-                self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id)
+                self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id, attempt.attempt)
         if gang.is_counted and not gang.open:
             self._became_idle(gang)
 
