@@ -5,10 +5,19 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-full check bench proto clean
 
-$(VENV)/installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,check]'
+demo: $(VENV)/runs
+	scripts/demo
+
+$(BIN)/pip:
+	scripts/venv $(VENV) $(PYTHON)
+
+$(VENV)/runs: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
 	touch $@
+
+$(VENV)/installed: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test,check]'
+	touch $@ $(VENV)/runs
 
 check: $(VENV)/installed
 	$(BIN)/ruff check src tests examples benchmarks
@@ -20,6 +29,9 @@ test: $(VENV)/installed
 
 test-full: $(VENV)/installed
 	$(BIN)/pytest
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/launch.py $(BENCH)
 
 proto: $(VENV)/installed
 	cd src && PATH=$(abspath $(BIN)):$$PATH $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpclib_python_out=. phalanx/protocol/agent.proto

@@ -1,1 +1,1 @@
-"""The phalanx command. Uses the API, and starts and stops the processes of this machine."""
+"""The `phalanx` command: one file a command. It starts processes and asks the API; it imports no other room's code."""

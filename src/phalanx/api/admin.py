@@ -1,0 +1,66 @@
+"""The server's own door beside the client's, for the `phalanx` command: JSON in a StringValue both ways, on the public socket.
+
+    /phalanx.admin.v1.Admin/Status   {} -> {"server": {...}, "nodes": [...], "clusters": [...], "waiting": [...]}
+    /phalanx.admin.v1.Admin/Logs     {"of": "cu-…", "rank": 1} -> {"lines": [...], "next": "…", "done": false}
+
+A refusal is a gRPC status with a sentence, as on the client's side, and the token is the client's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpclib.const
+import grpclib.server
+from google.protobuf.wrappers_pb2 import StringValue
+from grpclib.const import Cardinality
+
+from phalanx.api.log_door import LogDoor
+from phalanx.api.status_door import StatusDoor
+from phalanx.api.transport import TASK_OF_CONNECTION, errors_for_the_user, token_sentence
+from phalanx.model.refusal import Refusal, RefusalKind, invalid
+from phalanx.server.server import Server
+
+SERVICE = "phalanx.admin.v1.Admin"
+
+Method = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+def admin_mapping(server: Server) -> dict[str, grpclib.const.Handler]:
+    """What grpclib serves, to be merged into the client's mapping."""
+    methods: dict[str, Method] = {"Logs": LogDoor(server).logs, "Status": StatusDoor(server).status}
+    return {
+        f"/{SERVICE}/{name}": grpclib.const.Handler(_door(server, name, method), Cardinality.UNARY_UNARY, StringValue, StringValue)
+        for name, method in methods.items()
+    }
+
+
+def _door(server: Server, name: str, method: Method) -> Any:
+    async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
+        with errors_for_the_user(f"Admin/{name}"):
+            request = await stream.recv_message()
+            _let_in(server, stream)
+            await stream.send_message(StringValue(value=json.dumps(await method(_json_of(request.value)))))
+
+    return serve
+
+
+def _let_in(server: Server, stream: grpclib.server.Stream[Any, Any]) -> None:
+    if TASK_OF_CONNECTION.get() is not None:
+        raise Refusal(RefusalKind.DENIED, "this is not for containers: ask with your own token, outside of the function")
+    metadata = stream.metadata or {}
+    token_id, token_secret = str(metadata.get("x-modal-token-id", "")), str(metadata.get("x-modal-token-secret", ""))
+    if not server.is_token(token_id, token_secret):
+        raise Refusal(RefusalKind.UNAUTHENTICATED, token_sentence(token_id))
+
+
+def _json_of(text: str) -> dict[str, Any]:
+    try:
+        request = json.loads(text or "{}")
+    except ValueError as error:
+        raise invalid(f"the request is not JSON: {error}") from None
+    if not isinstance(request, dict):
+        raise invalid("the request is not a JSON object")
+    return request

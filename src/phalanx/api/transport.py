@@ -1,0 +1,209 @@
+"""The gRPC service `modal.client.ModalClient`: every RPC of the installed modal_proto, bound to a servicer method or refused.
+
+A servicer is any object whose methods are named like RPCs:
+
+    def AppCreate(self, request, caller, unit) -> response            changes the world; no await
+    async def FunctionGetOutputs(self, request, caller, unit)         may wait first, then changes without an await
+    async def AppGetLogs(self, request, caller) -> AsyncIterator      a stream
+
+What a method puts into `unit` is committed with the kept answer before the answer is sent (design rule 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import os
+import urllib.parse
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any
+
+import grpclib.const
+import grpclib.server
+from google.protobuf import message_factory
+from grpclib.const import Cardinality, Status
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from modal_proto import api_pb2
+
+from phalanx.api.features import feature_of
+from phalanx.model.caller import Caller
+from phalanx.model.refusal import Refusal, RefusalKind
+from phalanx.server.server import Server
+
+LOG = logging.getLogger("phalanx.api")
+SERVICE = api_pb2.DESCRIPTOR.services_by_name["ModalClient"]
+
+STATUS = {
+    RefusalKind.NOT_FOUND: Status.NOT_FOUND,
+    RefusalKind.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    RefusalKind.INVALID: Status.INVALID_ARGUMENT,
+    RefusalKind.CONFLICT: Status.FAILED_PRECONDITION,
+    RefusalKind.EXHAUSTED: Status.RESOURCE_EXHAUSTED,
+    RefusalKind.UNAUTHENTICATED: Status.UNAUTHENTICATED,
+    RefusalKind.DENIED: Status.PERMISSION_DENIED,
+    RefusalKind.UNIMPLEMENTED: Status.UNIMPLEMENTED,
+}
+
+TASK_OF_CONNECTION: ContextVar[tuple[str, int, int] | None] = ContextVar("task_of_connection", default=None)
+"""(task id, assignment, rank) for a connection that came through a shim (listener.py sets it)."""
+
+AUTHORITY: ContextVar[str] = ContextVar("authority", default="")
+"""host:port by which the client reached us: URLs in answers use it (listener.py sets it)."""
+
+# What a container may ask of the API through its shim (design, Networks): its own life, and what client code inside it does.
+# Everything else a client may ask is refused only where a method says so by the caller; identity and fleet doors are not its.
+NOT_FOR_TASKS = frozenset({"TokenFlowCreate", "TokenFlowWait", "EnvironmentDelete", "EnvironmentUpdate", "AppRollback", "AppRollover"})
+
+
+class Transport:
+    """Binds servicers to the wire. `mapping()` is what grpclib serves."""
+
+    def __init__(self, server: Server, servicers: Iterable[Any]) -> None:
+        self._server = server
+        self._servicers = list(servicers)
+        self._in_flight: dict[tuple[str, str, str], asyncio.Task[Any]] = {}
+
+    def implementation(self, rpc: str) -> Callable[..., Any] | None:
+        """The servicer method of an RPC, or None."""
+        for servicer in self._servicers:
+            method = getattr(servicer, rpc, None)
+            if method is not None:
+                return method  # type: ignore[no-any-return]
+        return None
+
+    def mapping(self) -> dict[str, grpclib.const.Handler]:
+        handlers = {}
+        for rpc in SERVICE.methods:
+            request_class = message_factory.GetMessageClass(rpc.input_type)
+            response_class = message_factory.GetMessageClass(rpc.output_type)
+            method = self.implementation(rpc.name)
+            if method is None:
+                serve = self._refuse(rpc.name)
+            elif rpc.server_streaming:
+                serve = self._stream(rpc.name, method)
+            else:
+                serve = self._unary(rpc.name, method)
+            kind = Cardinality.UNARY_STREAM if rpc.server_streaming else Cardinality.UNARY_UNARY
+            handlers[f"/modal.client.ModalClient/{rpc.name}"] = grpclib.const.Handler(serve, kind, request_class, response_class)
+        return handlers
+
+    def _unary(self, rpc: str, method: Callable[..., Any]) -> Any:
+        async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
+            with errors_for_the_user(rpc):
+                request = await stream.recv_message()
+                caller = self._caller(stream, rpc)
+                await stream.send_message(await self._answer(rpc, method, request, caller))
+
+        return serve
+
+    def _stream(self, rpc: str, method: Callable[..., Any]) -> Any:
+        async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
+            with errors_for_the_user(rpc):
+                request = await stream.recv_message()
+                async for answer in method(request, self._caller(stream, rpc)):
+                    await stream.send_message(answer)
+
+        return serve
+
+    def _refuse(self, rpc: str) -> Any:
+        async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
+            await stream.recv_message()
+            raise GRPCError(Status.UNIMPLEMENTED, f"{feature_of(rpc)} not supported by this Phalanx server ({rpc}).")
+
+        return serve
+
+    async def _answer(self, rpc: str, method: Callable[..., Any], request: Any, caller: Caller) -> Any:
+        if not caller.idempotency_key:
+            return await self._execute(rpc, method, request, caller)
+        # A retry while the first try still runs waits for that one: both get its answer, and it has its effect once.
+        key = (caller.name, rpc, caller.idempotency_key)
+        if key in self._in_flight:
+            return await asyncio.shield(self._in_flight[key])
+        kept = self._server.kept_answer(caller, rpc)
+        if kept is not None:
+            response_class = message_factory.GetMessageClass(SERVICE.methods_by_name[rpc].output_type)
+            return response_class.FromString(kept)
+        task = asyncio.ensure_future(self._execute(rpc, method, request, caller))
+        self._in_flight[key] = task
+        task.add_done_callback(lambda _: self._in_flight.pop(key, None))
+        return await self._first_try(task)
+
+    async def _first_try(self, task: asyncio.Task[Any]) -> Any:
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()  # the client went away: ends a long poll; a commit under way is shielded in _execute
+            raise
+
+    async def _execute(self, rpc: str, method: Callable[..., Any], request: Any, caller: Caller) -> Any:
+        unit = self._server.unit()
+        answer = method(request, caller, unit)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if unit.is_empty:
+            return answer
+        if caller.idempotency_key:
+            self._server.keep_answer(unit, caller, rpc, answer.SerializeToString())
+        await asyncio.shield(asyncio.ensure_future(unit.commit()))
+        return answer
+
+    def _caller(self, stream: grpclib.server.Stream[Any, Any], rpc: str) -> Caller:
+        metadata = stream.metadata or {}
+        text = {name: str(metadata.get(name, "")) for name in _HEADERS}
+        python = ".".join(text["x-modal-python-version"].split(".")[:2])
+        common = {"client_version": text["x-modal-client-version"], "python_version": python, "host": AUTHORITY.get()}
+        key = text["x-idempotency-key"]
+        task = TASK_OF_CONNECTION.get()
+        if task is not None:
+            if rpc in NOT_FOR_TASKS:
+                raise Refusal(RefusalKind.DENIED, f"{rpc} is not for containers: ask with your own token, outside of the function")
+            task_id, assignment, rank = task
+            return Caller(name=task_id, task_id=task_id, assignment=assignment, rank=rank, idempotency_key=key, unix_socket=True, **common)
+        token_id, token_secret = text["x-modal-token-id"], text["x-modal-token-secret"]
+        if rpc not in _WITHOUT_TOKEN and not self._server.is_token(token_id, token_secret):
+            raise Refusal(RefusalKind.UNAUTHENTICATED, token_sentence(token_id))
+        return Caller(name=token_id or "anonymous", idempotency_key=key, **common)
+
+
+_HEADERS = ("x-modal-client-version", "x-modal-python-version", "x-modal-token-id", "x-modal-token-secret", "x-idempotency-key")
+_WITHOUT_TOKEN = frozenset({"TokenFlowCreate", "TokenFlowWait", "ClientHello"})
+
+
+def token_sentence(token_id: str) -> str:
+    if not token_id:
+        return (
+            "this Phalanx server wants a token: run `phalanx login` on its machine, "
+            "or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET as `phalanx up` printed them"
+        )
+    return (
+        f"token '{token_id}' is not of this Phalanx server: run `phalanx login` on its machine, "
+        "or check MODAL_SERVER_URL and MODAL_TOKEN_ID"
+    )
+
+
+class errors_for_the_user:
+    """Refusals become statuses with their sentence; anything else is our fault: logged, and the process starts again from its store."""
+
+    def __init__(self, rpc: str) -> None:
+        self._rpc = rpc
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Refusal):
+            raise GRPCError(STATUS[error.kind], error.sentence) from None
+        if error is None or isinstance(error, GRPCError | StreamTerminatedError | asyncio.CancelledError | ConnectionError):
+            return
+        LOG.error("%s failed", self._rpc, exc_info=error)
+        if os.environ.get("PHALANX_CRASH_ON_BUG"):
+            os._exit(70)
+        sentence = f"the Phalanx server failed in {self._rpc}: {type(error).__name__}: {error}. Its log has the details."
+        raise GRPCError(Status.INTERNAL, sentence) from None
+
+
+def percent(text: str) -> str:
+    """A warning for the `x-modal-warning` header."""
+    return urllib.parse.quote(text)

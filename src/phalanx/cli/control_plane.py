@@ -1,0 +1,172 @@
+"""Bring a control plane up, find a running one, bring it down: what `up`, `down`, `run` and `status` share."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phalanx.cli.admin import AdminError, call, reachable
+from phalanx.cli.processes import Process, read_record
+from phalanx.cli.supervisor import START_S, STOP_S, last_words, ready_path, record_path
+from phalanx.config import Config
+from phalanx.paths import Paths, default_state
+
+JOIN_S = 60.0
+STOP_MARGIN_S = 10.0
+
+
+@dataclass
+class Running:
+    """A control plane that answers."""
+
+    paths: Paths
+    config: Config
+    listen: str
+
+    @property
+    def url(self) -> str:
+        return f"http://{reachable(self.listen)}"
+
+    def client_environment(self) -> dict[str, str]:
+        return {"MODAL_SERVER_URL": self.url, "MODAL_TOKEN_ID": self.config.token_id, "MODAL_TOKEN_SECRET": self.config.token_secret}
+
+    def status(self) -> dict[str, Any]:
+        return call(self.listen, self.config, "Status")
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Those whose agent is there; the server remembers others from before."""
+        return [node for node in self.status().get("nodes") or [] if not str(node.get("state", "")).startswith("down")]
+
+
+def state_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    folder = click.Path(file_okay=False, path_type=Path)
+    where = "$PHALANX_STATE, else ~/.local/share/phalanx"
+    return click.option("--state", type=folder, default=default_state, show_default=where, help="The control plane's folder.")(command)
+
+
+def load_config(paths: Paths) -> Config:
+    """The state's configuration, or a fresh one. A mistake in the file is the user's to mend."""
+    try:
+        return Config.load(paths.config).with_secrets()
+    except FileNotFoundError:
+        return Config().with_secrets()
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def find(paths: Paths) -> Running | None:
+    """The control plane of this state, if its server is ready."""
+    supervisor = read_record(record_path(paths)).get("supervisor")
+    listen = _ready_listen(paths)
+    if supervisor is None or not supervisor.is_alive() or listen is None:
+        return None
+    return Running(paths, load_config(paths), listen)
+
+
+def why_none(paths: Paths) -> str:
+    """What to tell somebody who wants a control plane where `find` finds none."""
+    supervisor = read_record(record_path(paths)).get("supervisor")
+    if supervisor is None or not supervisor.is_alive():
+        return f"nothing is up with state {paths.state}: start it with `phalanx up`, or name another with --state"
+    return f"the server of {paths.state} is starting; clients wait for it. Its last words:\n{last_words(paths, 'server')}"
+
+
+def start(paths: Paths, config: Config, die_with_us: bool, remove_state: bool = False,
+          commands: dict[str, list[str]] | None = None) -> Running:
+    """Start all and wait until the server answers and the agent has joined. Raises ClickException with what went wrong."""
+    paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    config.save(paths.config)
+    command = [sys.executable, "-m", "phalanx.cli.supervisor", "--state", str(paths.state)]
+    if die_with_us:
+        command += ["--die-with", str(os.getpid())]
+    if remove_state:
+        command += ["--remove-state"]
+    if commands:
+        command += ["--commands", json.dumps(commands)]
+    with (paths.state / "supervisor.log").open("ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        return _wait(paths, config, process)
+    except BaseException:
+        process.terminate()     # it stops what it started, and only that
+        process.wait()
+        raise
+
+
+def stop(paths: Paths) -> list[str]:
+    """Stop the supervisor, which stops the rest; or the rest, where it was killed. Names of what had to be stopped."""
+    record = {name: process for name, process in read_record(record_path(paths)).items() if process.is_alive()}
+    patience_s = sum(STOP_S.values()) + load_config(paths).grace_ms / 1000 + STOP_MARGIN_S
+    supervisor = record.get("supervisor")
+    if supervisor is not None:
+        supervisor.signal(signal.SIGTERM)
+        if not supervisor.wait(patience_s):
+            raise click.ClickException(f"the supervisor (process {supervisor.pid}) is still busy after {patience_s:.0f} s: see "
+                                       f"{paths.state / 'supervisor.log'}")
+        return list(record)
+    for name in ("agent", "server", "front"):
+        if name in record:
+            _end(record[name], patience_s)
+    shutil.rmtree(paths.run, ignore_errors=True)
+    return list(record)
+
+
+def _end(process: Process, patience_s: float) -> None:
+    process.signal(signal.SIGTERM)
+    if not process.wait(patience_s):
+        process.signal(signal.SIGKILL)
+        process.wait(STOP_MARGIN_S)
+
+
+def _wait(paths: Paths, config: Config, process: subprocess.Popen[str]) -> Running:
+    deadline = time.monotonic() + 2 * START_S
+    while (listen := _ready_listen(paths, process.pid)) is None:
+        _check(process)
+        if time.monotonic() > deadline:
+            raise click.ClickException(f"the server was not ready after {2 * START_S:.0f} s: see {paths.state}/*.log")
+        time.sleep(0.05)
+    running = Running(paths, config, listen)
+    deadline = time.monotonic() + JOIN_S
+    while not _joined(running):
+        _check(process)
+        if time.monotonic() > deadline:
+            raise click.ClickException(f"no node joined within {JOIN_S:.0f} s; the agent's last words:\n{last_words(paths, 'agent')}")
+        time.sleep(0.1)
+    return running
+
+
+def _check(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        assert process.stderr is not None
+        raise click.ClickException(process.stderr.read().strip() or f"the supervisor ended with code {process.returncode}")
+
+
+def _joined(running: Running) -> bool:
+    try:
+        return bool(running.nodes())
+    except AdminError:
+        return False
+
+
+def _ready_listen(paths: Paths, supervisor_pid: int | None = None) -> str | None:
+    """Where the server serves, once it does; of this supervisor, not of one before."""
+    if supervisor_pid is not None:
+        supervisor = read_record(record_path(paths)).get("supervisor")
+        if supervisor is None or supervisor.pid != supervisor_pid:
+            return None
+    try:
+        said = json.loads(ready_path(paths).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return said["listen"] if said.get("ready") else None

@@ -1,0 +1,60 @@
+"""The legal transitions, as docs/states.md shows them. An illegal one is a bug and raises."""
+
+from __future__ import annotations
+
+from phalanx.model.app import App, AppState
+from phalanx.model.cluster import Assignment, Member, MemberState, Phase
+
+PHASES: dict[str, frozenset[str]] = {
+    Phase.PREPARING: frozenset({Phase.STARTING, Phase.ENDING}),      # all prepared, committed · refused, stopped
+    Phase.STARTING: frozenset({Phase.RUNNING, Phase.ENDING}),        # all said hello and reach each other · failed, stopped
+    Phase.RUNNING: frozenset({Phase.ENDING}),                        # decided, failed, stopped, idle
+    Phase.ENDING: frozenset({Phase.ENDED}),                          # every rank confirmed gone and cleaned up
+    Phase.ENDED: frozenset(),
+}
+
+MEMBERS: dict[str, frozenset[str]] = {
+    MemberState.PREPARING: frozenset({MemberState.PREPARED, MemberState.EXITED}),
+    MemberState.PREPARED: frozenset({MemberState.STARTING, MemberState.EXITED}),
+    MemberState.STARTING: frozenset({MemberState.HELLO, MemberState.EXITED}),
+    MemberState.HELLO: frozenset({MemberState.IMPORTING, MemberState.EXITED}),
+    MemberState.IMPORTING: frozenset({MemberState.READY, MemberState.EXITED}),
+    MemberState.READY: frozenset({MemberState.EXITED}),
+    MemberState.EXITED: frozenset({MemberState.RELEASED}),
+    MemberState.RELEASED: frozenset(),
+}
+
+APPS: dict[int, frozenset[AppState]] = {
+    AppState.EPHEMERAL: frozenset({AppState.STOPPING}),                                      # its client left
+    AppState.DETACHED: frozenset({AppState.DETACHED_DISCONNECTED, AppState.STOPPING}),       # its client left: with, without open work
+    AppState.DETACHED_DISCONNECTED: frozenset({AppState.DETACHED, AppState.STOPPING}),       # its client is back · its work has ended
+    AppState.INITIALIZING: frozenset({AppState.DEPLOYED, AppState.STOPPING}),                # published · its deployment failed
+    AppState.DEPLOYED: frozenset({AppState.STOPPING}),
+    AppState.STOPPING: frozenset({AppState.STOPPED}),                                        # nothing of it runs, all logs are in
+    AppState.STOPPED: frozenset(),
+}
+
+
+class IllegalTransition(Exception):
+    """A machine tried what its table does not allow."""
+
+
+def move_assignment(assignment: Assignment, to: Phase) -> None:
+    """Change the phase; raises IllegalTransition where the table has no such edge."""
+    if to not in PHASES[assignment.phase]:
+        raise IllegalTransition(f"assignment {assignment.assignment}: {assignment.phase} -> {to}")
+    assignment.phase = to
+
+
+def move_member(member: Member, to: MemberState) -> None:
+    """Change a member's state; raises IllegalTransition where the table has no such edge."""
+    if to not in MEMBERS[member.state]:
+        raise IllegalTransition(f"assignment {member.assignment} rank {member.rank}: {member.state} -> {to}")
+    member.state = to
+
+
+def move_app(app: App, to: AppState) -> None:
+    """Change an app's state; raises IllegalTransition where the table has no such edge."""
+    if to not in APPS[app.state]:
+        raise IllegalTransition(f"app {app.app_id}: {AppState(app.state).name} -> {to.name}")
+    app.state = to

@@ -1,0 +1,39 @@
+"""A node as the server remembers it: what its agent said of it, and what people decided about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass
+class NodeRecord:
+    """`facts` are the agent's (protocol NodeFacts, by field name). `connected` is of this server's life, not persisted truth."""
+
+    KEY: ClassVar = ("node_id",)
+
+    node_id: str
+    agent_id: str
+    engine: str = "local"
+    hostname: str = ""
+    gpu_type: str = ""
+    gpu_count: int = 0
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    simulated: bool = False
+    rdma: bool = False
+    region: str = ""
+    zone: str = ""
+    network: str = ""
+    block: str = ""
+    rack: str = ""
+    fabric_id: str = ""
+    runtime: str = ""
+    runtime_reason: str = ""
+    guarantees: dict[str, str] = field(default_factory=dict)
+    python_versions: list[str] = field(default_factory=list)
+    boot_id: str = ""
+    unschedulable: str = ""     # by the agent, or for what remained of a container (design rule 10)
+    cordoned: str = ""          # by a person, with the reason
+    removed: bool = False
+    last_seen_ms: int = 0

@@ -1,0 +1,252 @@
+"""What is still free while one plan is made: the index, minus what this plan has taken, kept or claimed so far."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from phalanx.model.fleet import NodeState, Retention
+from phalanx.model.plan import Request
+from phalanx.scheduler.choose import choose, whole_blocks
+from phalanx.scheduler.fit import NO_GPU, Option, options_of, serves
+from phalanx.scheduler.index import Cell, Domain, Fabric, FleetIndex
+from phalanx.scheduler.predict import remaining_ms
+
+Timeline = list[tuple[int, str, dict[Cell, int]]]      # (when, who ends, which nodes come back)
+
+
+@dataclass(slots=True)
+class Target:
+    """One way to serve a kind of request: an option, the shapes that give it, and what each fabric has of them."""
+
+    option: Option
+    shapes: frozenset[int]
+    fabric_size: int
+    counts: dict[str, int]                 # fabric -> free nodes (in whole blocks)
+    totals: dict[str, int]                 # fabric -> all nodes (in whole blocks), down and held ones too
+    ranked: list[tuple[int, str]] = field(default_factory=list)
+
+    def fitting(self, size: int) -> Iterator[tuple[int, str]]:
+        """Fabrics with at least `size` free, tightest first."""
+        ranked = self._sorted()
+        return iter(ranked[bisect_left(ranked, (size, "")) :])
+
+    def fullest(self) -> Iterator[tuple[int, str]]:
+        """All fabrics that have the shapes, most free first."""
+        return reversed(self._sorted())
+
+    def _sorted(self) -> list[tuple[int, str]]:
+        if not self.ranked:
+            self.ranked = sorted((count, name) for name, count in self.counts.items())
+        return self.ranked
+
+
+@dataclass(slots=True)
+class View:
+    """How requests of one kind see the fleet. Requests that differ only in size, age and owner share it."""
+
+    targets: tuple[Target, ...]
+    fabric_size: int
+    largest: int = 0                       # the most free nodes on one fabric: a quick no
+    refused: list[tuple[int, int, int]] = field(default_factory=list)   # (size, end, ledger version) that found no place
+
+    def known_refusal(self, size: int, end_ms: int, version: int) -> bool:
+        """Nothing that asks as much for as long can find a place either. Version -1: whatever the plan did since."""
+        return any(end_ms >= end and (size >= least if v < 0 else (size, version) == (least, v)) for least, end, v in self.refused)
+
+    def refresh(self) -> None:
+        self.largest = max((count for target in self.targets for count in target.counts.values()), default=0)
+
+
+class Ledger:
+    """Mutable, and lives for one plan. Node ids leave it by `take`; nothing comes back."""
+
+    def __init__(self, index: FleetIndex, now_ms: int, retentions: Iterable[Retention] = ()) -> None:
+        self.index = index
+        self.now_ms = now_ms
+        self.used = dict(index.used)
+        self.taken: dict[str, set[str]] = {}                            # fabric -> node ids
+        self.added: dict[str, list[tuple[int, dict[Cell, int]]]] = {}   # fabric -> what this plan's starts give back, and when
+        self.kept: dict[str, list[str]] = {}                            # request -> free nodes that are kept for it
+        self.kept_until: dict[str, int] = {}                            # node id -> when it is anybody's again
+        self.given: set[str] = set()                                    # kept nodes that this plan has used
+        self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
+        self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
+        self.version = 0                                                # counts what was taken and claimed
+        self._choices: dict[str, dict[tuple[frozenset[int], int, int], tuple[tuple[str, ...], dict[Cell, int]]]] = {}
+        self._timelines: dict[str, Timeline] = {}
+        self._kept_longest = -1
+        self._views: dict[object, View] = {}
+        self._view_of: dict[str, View] = {}
+        for retention in sorted(retentions, key=lambda r: (r.request_id, r.until_ms)):
+            if retention.until_ms > now_ms:
+                self._keep(retention)
+
+    def view(self, request: Request) -> View:
+        """The request's view of the fleet, made once per kind and plan and kept current by `take`."""
+        found = self._view_of.get(request.request_id)
+        if found is None:
+            key = (request.ask, request.where, request.rdma, request.fabric_size)
+            found = self._views.get(key)
+            if found is None:
+                found = self._views[key] = self._look(request)
+            self._view_of[request.request_id] = found
+        return found
+
+    def free(self, name: str, shapes: frozenset[int]) -> dict[Domain, list[str]]:
+        """The free node ids of a fabric by domain, sorted."""
+        fabric = self.index.fabrics[name]
+        gone = self.taken.get(name)
+        found: dict[Domain, list[str]] = {}
+        for shape in shapes:
+            for domain, ids in fabric.free.get(shape, {}).items():
+                left = [i for i in ids if i not in gone] if gone else ids
+                if left:
+                    found[domain] = sorted(found[domain] + left) if domain in found else left
+        return found
+
+    def choice(self, name: str, target: Target, size: int) -> tuple[tuple[str, ...], dict[Cell, int]]:
+        """The nodes that a gang of this kind and size would get on a fabric, and their cells; () when it does not fit."""
+        known = self._choices.setdefault(name, {})
+        key = (target.shapes, size, target.fabric_size)
+        if key not in known:
+            nodes = choose(self.free(name, target.shapes), size, target.fabric_size)
+            known[key] = (nodes, self.cells_of(name, nodes))
+        return known[key]
+
+    def timeline(self, name: str) -> Timeline:
+        """What comes back when on a fabric, soonest first: the fleet's holds and this plan's own starts; overdue ones at a new end."""
+        found = self._timelines.get(name)
+        if found is None:
+            found = self._timelines[name] = self._build_timeline(self.index.fabrics[name])
+        return found
+
+    def grow(self, name: str, node_id: str, end_ms: int) -> None:
+        """This plan put more on a shared node: it comes back later."""
+        self.grown.setdefault(name, {})[node_id] = end_ms
+        self.version += 1
+        self._timelines.pop(name, None)
+
+    def _build_timeline(self, fabric: Fabric) -> Timeline:
+        now, grown, added = self.now_ms, self.grown.get(fabric.name, {}), self.added.get(fabric.name, ())
+        late = bisect_left(fabric.releases, (now + 1, ""))
+        if not late and not grown and not added:
+            return [(end_ms, who, fabric.parts[who]) for end_ms, who in fabric.releases]
+        line: Timeline = [(end_ms, who, fabric.parts[who]) for end_ms, who in fabric.releases[late:] if who not in grown]
+        for end_ms, who in fabric.releases[:late]:
+            hold = self.index.holds.get(who)
+            if who not in grown:
+                line.append((now + remaining_ms(now, now if hold is None else hold.since_ms, end_ms), who, fabric.parts[who]))
+        line += [(end_ms, node_id, fabric.parts[node_id]) for node_id, end_ms in grown.items()]
+        line += [(end_ms, "", back) for end_ms, back in added]
+        line.sort(key=lambda entry: entry[:2])
+        return line
+
+    def take(self, name: str, node_ids: Iterable[str], end_ms: int | None) -> None:
+        """Book nodes. `end_ms` is when they come back, None: not within this plan's horizon."""
+        fabric = self.index.fabrics[name]
+        self.version += 1
+        self._choices.pop(name, None)
+        self._timelines.pop(name, None)
+        gone = self.taken.setdefault(name, set())
+        back: dict[Cell, int] = {}
+        for node_id in node_ids:
+            gone.add(node_id)
+            if node_id in self.kept_until and end_ms is not None:
+                self.given.add(node_id)
+            cell = fabric.cells[node_id]
+            back[cell] = back.get(cell, 0) + 1
+        if end_ms is not None:
+            self.added.setdefault(name, []).append((end_ms, back))
+        self._recount(name, {cell.shape for cell in back})
+
+    def cells_of(self, name: str, node_ids: Iterable[str]) -> dict[Cell, int]:
+        """How many of these nodes are in which cell."""
+        cells = self.index.fabrics[name].cells
+        found: dict[Cell, int] = {}
+        for node_id in node_ids:
+            found[cells[node_id]] = found.get(cells[node_id], 0) + 1
+        return found
+
+    def kept_for(self, request: Request, end_ms: int) -> list[str]:
+        """Kept nodes that it may use: its own, and those of others when it ends before they are anybody's again."""
+        if request.request_id not in self.kept and end_ms > self._kept_longest:
+            return []
+        return [
+            node_id
+            for owner, node_ids in sorted(self.kept.items())
+            for node_id in node_ids
+            if node_id not in self.given and (owner == request.request_id or end_ms <= self.kept_until[node_id])
+        ]
+
+    def is_free(self, node_id: str) -> bool:
+        """In service, empty, and not taken by this plan."""
+        name = self.index.home.get(node_id)
+        if name is None:
+            return False
+        fabric = self.index.fabrics[name]
+        busy = node_id in fabric.holder or node_id in fabric.shares or node_id in self.taken.get(name, ())
+        return not busy and fabric.nodes[node_id].state is NodeState.UP
+
+    def _keep(self, retention: Retention) -> None:
+        for node_id in sorted(retention.node_ids):
+            if self.is_free(node_id):
+                self.kept.setdefault(retention.request_id, []).append(node_id)
+                self.kept_until[node_id] = retention.until_ms
+                self._kept_longest = max(self._kept_longest, retention.until_ms)
+                self.take(self.index.home[node_id], (node_id,), None)
+
+    def _look(self, request: Request) -> View:
+        types = {shape.gpu_type for shape in self.index.shapes}
+        targets = []
+        for option in options_of(request.ask, types):
+            shapes = frozenset(i for i, shape in enumerate(self.index.shapes) if serves(shape, request, option))
+            plain = frozenset(i for i in shapes if not self.index.shapes[i].gpu_count)
+            if option == NO_GPU and plain and plain != shapes:
+                targets.append(self._target(option, plain, request.fabric_size))   # leave the GPUs to those who ask for them
+            if shapes:
+                targets.append(self._target(option, shapes, request.fabric_size))
+        view = View(tuple(targets), request.fabric_size)
+        view.refresh()
+        return view
+
+    def _target(self, option: Option, shapes: frozenset[int], fabric_size: int) -> Target:
+        counts, totals = {}, {}
+        for name, fabric in self.index.fabrics.items():
+            total = self._total(fabric, shapes, fabric_size)
+            if total:
+                totals[name] = total
+                counts[name] = self._count(name, shapes, fabric_size)
+        return Target(option, shapes, fabric_size, counts, totals)
+
+    def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
+        if fabric_size <= 1:
+            return sum(fabric.sizes.get(shape, 0) for shape in shapes)
+        return whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
+
+    def _count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
+        fabric = self.index.fabrics[name]
+        gone = self.taken.get(name)
+        if fabric_size > 1:
+            cells = ((d, ids) for shape in shapes for d, ids in fabric.free.get(shape, {}).items())
+            return whole_blocks(((d, sum(i not in gone for i in ids) if gone else len(ids)) for d, ids in cells), fabric_size)
+        count = sum(fabric.free_count.get(shape, 0) for shape in shapes)
+        if gone and count:
+            count -= sum(1 for node_id in gone if fabric.cells[node_id].shape in shapes and self._was_free(fabric, node_id))
+        return count
+
+    @staticmethod
+    def _was_free(fabric: Fabric, node_id: str) -> bool:
+        return node_id not in fabric.holder and node_id not in fabric.shares and fabric.nodes[node_id].state is NodeState.UP
+
+    def _recount(self, name: str, shapes: set[int]) -> None:
+        for view in self._views.values():
+            stale = False
+            for target in view.targets:
+                if name in target.counts and not shapes.isdisjoint(target.shapes):
+                    target.counts[name] = self._count(name, target.shapes, target.fabric_size)
+                    target.ranked = []
+                    stale = True
+            if stale:
+                view.refresh()

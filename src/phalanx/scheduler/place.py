@@ -1,0 +1,71 @@
+"""Where a gang starts now: its preferred GPU type first, then the tightest fabric that no dated claim forbids."""
+
+from __future__ import annotations
+
+from phalanx.model.plan import Request, Start
+from phalanx.scheduler.choose import choose
+from phalanx.scheduler.index import Cell, Domain
+from phalanx.scheduler.ledger import Ledger, Target
+from phalanx.scheduler.reserve import Claim
+
+
+def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start | None:
+    """All its nodes, booked in the ledger and in the claims; or None, and nothing changed."""
+    end_ms = ledger.now_ms + request.expected_ms
+    view = ledger.view(request)
+    special = _special(ledger, request, end_ms)
+    if not special and (request.size > view.largest or view.known_refusal(request.size, end_ms, ledger.version)):
+        return None
+    for target in view.targets:
+        names = [name for _, name in target.fitting(request.size)]
+        if special:
+            names = sorted({*names, *(n for n in special if n in target.totals)}, key=lambda n: (target.counts[n], n))
+        for name in names:
+            here = [claim for claim in claims if claim.fabric == name]
+            if any(claim.refuses(target, request.size, end_ms) for claim in here):
+                continue
+            nodes, cells = _nodes_on(ledger, request, target, name, special.get(name))
+            if not nodes:
+                continue
+            if not all(claim.allows(cells, end_ms) for claim in here):
+                continue
+            for claim in here:
+                claim.book(cells, end_ms)
+            ledger.take(name, nodes, end_ms)
+            ledger.starters.setdefault(name, []).append(request.request_id)
+            return Start(request.request_id, nodes, name, target.option.gpu_type, target.option.gpus)
+    if not special:
+        # What is free only shrinks and claims only grow while a plan is made. But what a claim for blocks allows depends on which
+        # nodes are chosen, so with such a claim the refusal holds only until the next start.
+        version = -1 if all(claim.target.fabric_size <= 1 for claim in claims) else ledger.version
+        view.refused.append((request.size, end_ms, version))
+    return None
+
+
+# Per fabric: nodes the request must not use, and nodes beyond the free ones that it may.
+_Special = dict[str, tuple[set[str], list[str]]]
+
+
+def _special(ledger: Ledger, request: Request, end_ms: int) -> _Special:
+    found: _Special = {}
+    for node_id in sorted(request.excluded_nodes):
+        if node_id in ledger.index.home:
+            found.setdefault(ledger.index.home[node_id], (set(), []))[0].add(node_id)
+    for node_id in ledger.kept_for(request, end_ms):
+        found.setdefault(ledger.index.home[node_id], (set(), []))[1].append(node_id)
+    return found
+
+
+def _nodes_on(
+    ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]] | None
+) -> tuple[tuple[str, ...], dict[Cell, int]]:
+    if special is None:
+        return ledger.choice(name, target, request.size)
+    refused, extra = special
+    free: dict[Domain, list[str]] = {d: [i for i in ids if i not in refused] for d, ids in ledger.free(name, target.shapes).items()}
+    cells = ledger.index.fabrics[name].cells
+    for node_id in extra:
+        if cells[node_id].shape in target.shapes and node_id not in refused:
+            free[cells[node_id].domain] = sorted((*free.get(cells[node_id].domain, ()), node_id))
+    nodes = choose({domain: ids for domain, ids in free.items() if ids}, request.size, request.fabric_size)
+    return nodes, ledger.cells_of(name, nodes)

@@ -1,0 +1,214 @@
+"""The gang planner: `plan(snapshot, policy)`, pure, total, deterministic. docs/scheduling.md tells it on one page.
+
+    1  order    priority, fair share, then wait weighted by length and size; who was promised a date goes first
+    2  start    each in turn where it fits and no dated claim is moved
+    3  claim    the first that does not fit is promised the earliest date; the next gets a claim without a promise elsewhere
+    4  evict    what-if: whole victims of lower priority, if the gang then starts
+    5  buy      what-if: whole gangs from an offer, if that is earlier than waiting
+    6  reasons  for everybody else, with numbers, from the state at the end
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phalanx.model.plan import Evict, Plan, Policy, Request, Reservation, Snapshot, Start, Wait
+from phalanx.model.reasons import Number, Reason, ReasonCode
+from phalanx.scheduler.evict import Evictor
+from phalanx.scheduler.fit import describe_each
+from phalanx.scheduler.index import FleetIndex
+from phalanx.scheduler.ledger import Ledger
+from phalanx.scheduler.order import queue
+from phalanx.scheduler.place import place_gang
+from phalanx.scheduler.provision import Provisioner, to_release
+from phalanx.scheduler.quota import Quotas
+from phalanx.scheduler.reserve import Claim, earliest
+from phalanx.scheduler.shared import SharedNodes
+from phalanx.scheduler.why import Reasons, never
+
+_DEFAULT = Policy()
+
+
+def plan(snapshot: Snapshot, policy: Policy = _DEFAULT, index: FleetIndex | None = None) -> Plan:
+    """Decide for every pending request: start it, or say why it waits.
+
+    `index`: the kept index of the same nodes and holds; `snapshot.nodes` and `.holds` are then not read. None builds it.
+    """
+    if index is None:
+        index = FleetIndex.of(snapshot.nodes, snapshot.holds)
+    elif policy.debug:
+        index.recount()
+    run = _Run(snapshot, policy, index)
+    order = queue(snapshot, policy)
+    for request in order:
+        run.consider(request)
+    return run.finish(order)
+
+
+class _Run:
+    """One plan in the making."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, index: FleetIndex) -> None:
+        self.snapshot = snapshot
+        self.policy = policy
+        self.now = snapshot.now_ms
+        self.ledger = Ledger(index, snapshot.now_ms, snapshot.retentions)
+        self.quotas = Quotas(snapshot.quotas, index.used)
+        self.evictor = Evictor(self.ledger, self.quotas, policy)
+        self.shared = SharedNodes(self.ledger, self.evictor.named)
+        self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
+        self.retained = {r.request_id for r in snapshot.retentions if r.until_ms > self.now}
+        for request in snapshot.pending:
+            if request.request_id in self.retained:
+                self.quotas.take(request)           # its nodes are kept, so is its quota
+        self.claims: list[Claim] = []
+        self.promised = {r.request_id for r in snapshot.reservations}
+        self.dated = 0                              # claims made because nothing was free, the promise first
+        self.starts: list[Start] = []
+        self.evicts: list[Evict] = []
+        self.reserve: list[Reservation] = []
+        self.reasons: dict[str, Reason] = {}
+        self.blocked: list[Request] = []            # in order; their reasons are told at the end
+        self._never: dict[tuple[int, int], Reason | None] = {}
+
+    def consider(self, request: Request) -> None:
+        """Start it, or find out what stops it and what can be done for it."""
+        reason = self._barred(request)
+        if reason is not None:
+            self.reasons[request.request_id] = reason
+            return
+        if self.policy.backfill == "none" and self.blocked:
+            self.blocked.append(request)
+            return
+        if request.request_id in self.retained:
+            self.quotas.untake(request)
+        refusal = self.quotas.refusal(request)
+        if refusal is None:
+            place = place_gang(self.ledger, request, self.claims) if request.ask.whole else self.shared.place(request, self.claims)
+            if place is not None:
+                self.quotas.take(request)
+                self.starts.append(place)
+                return
+        else:
+            if not self._reclaim(request):
+                self.reasons[request.request_id] = refusal
+            return
+        self.blocked.append(request)
+        if request.ask.whole:
+            self._provide(request)
+        elif self.policy.preempt:
+            self._evict(request)
+
+    def finish(self, order: list[Request]) -> Plan:
+        """Reasons, forecasts and the plan."""
+        self._second_look()
+        reasons = Reasons(self.ledger, self.claims)
+        forecasts = self.policy.forecasts
+        promised = {claim.request_id: claim.start_ms for claim in self.claims}
+        for request in self.blocked:
+            name = request.request_id
+            reason = self.reasons.get(name) or reasons.why(request)
+            start_ms = promised.get(name)
+            if start_ms is None and forecasts > 0 and request.ask.whole and self.policy.backfill == "easy":
+                forecasts -= 1
+                found = earliest(self.ledger, request, self.claims)
+                start_ms = found.start_ms if found is not None else None
+            self.reasons[name] = replace(reason, earliest_start_ms=start_ms) if start_ms is not None else reason
+        return Plan(
+            version=self.snapshot.version,
+            starts=tuple(self.starts),
+            waits=tuple(Wait(r.request_id, self.reasons[r.request_id]) for r in order if r.request_id in self.reasons),
+            reserve=tuple(self.reserve),
+            evict=tuple(self.evicts),
+            provision=tuple(self.provisioner.ordered),
+            release=to_release(self.ledger, self.snapshot.rented, self.claims, self.policy),
+            expired=tuple(r.request_id for r in order if r.request_id in self.reasons and _expired(r, self.now)),
+            order=tuple(r.request_id for r in order),
+        )
+
+    def _second_look(self) -> None:
+        """A container that found every empty node kept or claimed may join one that a later request has opened since."""
+        looking = self.shared.opened
+        while looking:
+            looking = False
+            for request in [r for r in self.blocked if not r.ask.whole and r.request_id not in self.reasons]:
+                place = self.shared.place(request, self.claims)
+                if place is not None:
+                    self.starts.append(place)
+                    self.blocked.remove(request)
+                    looking = True
+
+    def _barred(self, request: Request) -> Reason | None:
+        """What no free node would change."""
+        if request.not_before_ms > self.now:
+            numbers: tuple[tuple[str, Number], ...] = (("attempt", request.attempt), ("until_ms", request.not_before_ms))
+            return Reason(ReasonCode.BACKOFF, numbers, request.not_before_ms)
+        if self.snapshot.offers:
+            return None
+        key = (id(self.ledger.view(request)), request.size)
+        if key not in self._never:
+            self._never[key] = never(self.ledger, request)
+        return self._never[key]
+
+    def _provide(self, request: Request) -> None:
+        """A blocked gang: a dated claim, or victims, or new nodes; whichever is earliest and allowed."""
+        claim = self._claim(request)
+        by_ms = self.now + self.policy.preempt_gain_ms if claim is None else claim.start_ms
+        if self.policy.preempt and by_ms >= self.now + self.policy.preempt_gain_ms and self._evict(request):
+            return
+        if self.policy.provision and not request.warm:
+            bought = self.provisioner.cover(self.ledger, request, self.claims, claim.start_ms if claim is not None else 1 << 62)
+            if bought is not None:
+                coming_claim, coming = bought
+                self._note(request, coming_claim, dated=True)
+                told = self._told(ReasonCode.PROVISIONING, request, coming=coming, ready_ms=coming_claim.start_ms)
+                self.reasons[request.request_id] = told
+                return
+        if claim is not None:
+            self._note(request, claim, dated=not self.dated or request.request_id in self.promised)
+            self.dated += 1
+
+    def _claim(self, request: Request) -> Claim | None:
+        """The first blocked gang may claim anywhere, the next ones only on fabrics without a claim; warm ones never."""
+        if self.policy.backfill != "easy" or request.warm:
+            return None
+        if request.request_id in self.promised or not self.dated:
+            return earliest(self.ledger, request, self.claims)
+        if self.dated > self.policy.soft_claims:
+            return None
+        avoid = frozenset(c.fabric for c in self.claims)
+        return earliest(self.ledger, request, self.claims, avoid)
+
+    def _evict(self, request: Request) -> bool:
+        found = self.evictor.victims(request, self.claims)
+        if found is None:
+            return False
+        evicts, theirs = found
+        self.evicts += evicts
+        self._note(request, theirs, dated=True)
+        names = " and ".join(e.holder_id for e in evicts)
+        self.reasons[request.request_id] = self._told(ReasonCode.PREEMPTING, request, victims=names)
+        return True
+
+    def _reclaim(self, request: Request) -> bool:
+        """Its quota is its own but lent to others: take it back. Else it waits for its quota."""
+        if not self.policy.preempt or not request.ask.whole or not self._evict(request):
+            return False
+        self.blocked.append(request)
+        return True
+
+    def _note(self, request: Request, claim: Claim, dated: bool) -> None:
+        """Nobody after this may move the claim's date, by nodes or by quota. A dated one is told and goes first in the next plan."""
+        self.claims.append(claim)
+        self.ledger.version += 1
+        self.quotas.take(request)
+        if dated:
+            self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))
+
+    def _told(self, code: ReasonCode, request: Request, **more: Number) -> Reason:
+        free = self.ledger.view(request).largest
+        return Reason(code, (("need", request.size), ("free", free), ("each", describe_each(request.ask)), *sorted(more.items())))
+
+
+def _expired(request: Request, now_ms: int) -> bool:
+    return request.deadline_ms is not None and request.deadline_ms <= now_ms

@@ -1,0 +1,121 @@
+"""A snapshot and its plan as text, to be saved, replayed and compared: JSON with sorted keys, the same bytes everywhere."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from phalanx.model.plan import Plan, Policy, Snapshot
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One decision: what the planner saw, its settings, and what it said."""
+
+    snapshot: Snapshot
+    policy: Policy
+    plan: Plan
+
+
+class Ring:
+    """The last decisions, oldest first out. Holding them costs little: snapshots share their nodes and requests."""
+
+    def __init__(self, most: int = 1000) -> None:
+        self._kept: deque[Recording] = deque(maxlen=most)
+
+    def add(self, snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
+        """Remember a decision."""
+        self._kept.append(Recording(snapshot, policy, plan))
+
+    def dump(self) -> str:
+        """All of them, one JSON text a line, for `phalanx plan --replay`."""
+        return "".join(dump(recording) + "\n" for recording in self._kept)
+
+
+def dump(recording: Recording) -> str:
+    """One line."""
+    return _text({"format": FORMAT, **_plain(recording)})
+
+
+def load(line: str) -> Recording:
+    """The reverse. Raises ValueError for another format or for fields this version does not know."""
+    data = json.loads(line)
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise ValueError(f"not a recording of format {FORMAT}: {line[:80]}")
+    found = _typed(Recording, data)
+    assert isinstance(found, Recording)
+    return found
+
+
+def dump_snapshot(snapshot: Snapshot) -> str:
+    """A snapshot alone."""
+    return _text(_plain(snapshot))
+
+
+def load_snapshot(text: str) -> Snapshot:
+    """The reverse."""
+    found = _typed(Snapshot, json.loads(text))
+    assert isinstance(found, Snapshot)
+    return found
+
+
+def dump_plan(plan: Plan) -> str:
+    """A plan alone: equal plans are equal texts."""
+    return _text(_plain(plan))
+
+
+def _text(data: object) -> str:
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dicts without the fields that have their default; sets sorted."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(v) for f in fields(value) if not _is_default(f, v := getattr(value, f.name))}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, frozenset | set):
+        return sorted(_plain(v) for v in value)
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _is_default(field: Any, value: object) -> bool:
+    return field.default is not MISSING and type(value) is type(field.default) and value == field.default
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        inner = [a for a in args if a is not type(None)]
+        return _typed(inner[0], value) if len(inner) == 1 else value
+    if origin is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_typed(args[0], v) for v in value)
+        return tuple(_typed(a, v) for a, v in zip(args, value, strict=True))
+    if origin is frozenset:
+        return frozenset(_typed(args[0], v) for v in value)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind(value)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        unknown = sorted(set(value) - set(hints))
+        if unknown:
+            raise ValueError(f"{getattr(kind, '__name__', kind)}: unknown field {', '.join(unknown)}; recorded by a newer version?")
+        return kind(**{name: _typed(hints[name], v) for name, v in value.items()})
+    return value
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

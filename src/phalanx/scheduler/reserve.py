@@ -1,0 +1,150 @@
+"""Dated claims: when could a gang start, and may another one take these nodes without moving that date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from phalanx.model.plan import Request
+from phalanx.scheduler.index import NEVER, Cell, Fabric
+from phalanx.scheduler.ledger import Ledger, Target
+
+
+@dataclass(slots=True)
+class Claim:
+    """`request_id` starts on `fabric` at `start_ms` with `need` nodes of the shapes. `there` is what will be there then, by place.
+
+    A place is an NVLink domain when the gang wants blocks, else the whole fabric.
+    """
+
+    request_id: str
+    fabric: str
+    start_ms: int
+    need: int
+    target: Target
+    there: dict[str, int]
+
+    def refuses(self, target: Target, size: int, end_ms: int) -> bool:
+        """A quick no, before node ids are chosen: every node of the target is one that the claim counts on, and it can't spare so many."""
+        if end_ms <= self.start_ms or not target.shapes <= self.target.shapes:
+            return False
+        return sum(self.there.values()) - size < self.need
+
+    def allows(self, cells: dict[Cell, int], end_ms: int) -> bool:
+        """Would the date still hold if nodes of these cells were busy until `end_ms`?"""
+        if end_ms <= self.start_ms:
+            return True
+        left = dict(self.there)
+        for cell, count in cells.items():
+            if cell.shape in self.target.shapes:
+                place = place_of(cell, self.target.fabric_size)
+                left[place] = left.get(place, 0) - count
+        return blocks(left, self.target.fabric_size) >= self.need
+
+    def book(self, cells: dict[Cell, int], end_ms: int) -> None:
+        """Others took them."""
+        if end_ms > self.start_ms:
+            for cell, count in cells.items():
+                if cell.shape in self.target.shapes:
+                    place = place_of(cell, self.target.fabric_size)
+                    self.there[place] = self.there.get(place, 0) - count
+
+
+def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avoid: frozenset[str] = frozenset()) -> Claim | None:
+    """The claim with the earliest start: on the fabric, and with the GPU type, where enough nodes come back first. None: not foreseeable.
+
+    What earlier claims need on a fabric is taken as gone for good: their gangs start there, and nobody knows them to end in time.
+    """
+    best: tuple[int, int, str, Claim] | None = None
+    claimed: dict[str, list[Claim]] = {}
+    for claim in claims:
+        claimed.setdefault(claim.fabric, []).append(claim)
+    for target in ledger.view(request).targets:
+        for free, name in target.fullest():      # most free first: an early date found early spares reading the others
+            if target.totals[name] < request.size or name in avoid:
+                continue
+            limit = best[0] if best else NEVER
+            if free < request.size and name not in ledger.added and ledger.index.fabrics[name].next_release() > max(limit, ledger.now_ms):
+                continue
+            found = _on_fabric(ledger, request, target, name, claimed.get(name, []), limit)
+            if found is not None:
+                spare = sum(found.there.values()) - request.size
+                entry = (found.start_ms, -spare, name, found)
+                if best is None or entry[:3] < best[:3]:
+                    best = entry
+    return best[3] if best else None
+
+
+def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earlier: list[Claim], limit: int) -> Claim | None:
+    fabric = ledger.index.fabrics[name]
+    size = target.fabric_size
+    there = places(ledger, request, target, name)
+    gone = sum(c.need for c in earlier)
+    excluded = excluded_on(ledger, request, name)
+    need = request.size + gone
+    start = ledger.now_ms if blocks(there, size) >= need else None
+    for end_ms, who, back in ledger.timeline(name):
+        if start is not None and end_ms > start:
+            break
+        if end_ms > limit or end_ms >= NEVER:
+            return None
+        for cell, count in (back_without(ledger, fabric, who, excluded) if excluded and who else back).items():
+            if cell.shape in target.shapes:
+                place = place_of(cell, size)
+                there[place] = there.get(place, 0) + count
+        if start is None and blocks(there, size) >= need:
+            start = end_ms
+    if start is None:
+        return None
+    for _ in range(gone):
+        fullest = max(there, key=lambda place: (there[place], place))
+        there[fullest] -= 1
+    return Claim(request.request_id, name, start, request.size, target, there)
+
+
+def places(ledger: Ledger, request: Request, target: Target, name: str) -> dict[str, int]:
+    """The free nodes of a fabric that the request may use, by place: what is kept for it counts, what it excludes doesn't."""
+    fabric = ledger.index.fabrics[name]
+    there: dict[str, int] = {}
+    if target.fabric_size <= 1:
+        there[""] = target.counts[name]
+    else:
+        for domain, ids in ledger.free(name, target.shapes).items():
+            there[domain.nvlink] = there.get(domain.nvlink, 0) + len(ids)
+    kept = [(n, 1) for n in ledger.kept.get(request.request_id, ()) if n not in ledger.given and n not in request.excluded_nodes]
+    for node_id, change in (*kept, *((n, -1) for n in excluded_on(ledger, request, name) if ledger.is_free(n))):
+        if ledger.index.home[node_id] == name and fabric.cells[node_id].shape in target.shapes:
+            place = place_of(fabric.cells[node_id], target.fabric_size)
+            there[place] = there.get(place, 0) + change
+    return there
+
+
+def excluded_on(ledger: Ledger, request: Request, name: str) -> frozenset[str]:
+    """The nodes of a fabric that the request must not have."""
+    if not request.excluded_nodes:
+        return request.excluded_nodes
+    return frozenset(n for n in request.excluded_nodes if ledger.index.home.get(n) == name)
+
+
+def back_without(ledger: Ledger, fabric: Fabric, who: str, excluded: frozenset[str]) -> dict[Cell, int]:
+    """What comes back when a holder ends, less the excluded nodes."""
+    back = fabric.parts[who]
+    hold = ledger.index.holds.get(who)
+    lost = excluded.intersection((who,) if hold is None else hold.node_ids)
+    if not lost:
+        return back
+    back = dict(back)
+    for node_id in lost:
+        cell = fabric.cells[node_id]
+        back[cell] = max(0, back.get(cell, 0) - 1)
+    return back
+
+
+def place_of(cell: Cell, fabric_size: int) -> str:
+    return cell.domain.nvlink if fabric_size > 1 else ""
+
+
+def blocks(there: dict[str, int], fabric_size: int) -> int:
+    if fabric_size <= 1:
+        return there.get("", 0)
+    return sum(count // fabric_size * fabric_size for place, count in there.items() if place and count > 0)

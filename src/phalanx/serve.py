@@ -1,0 +1,65 @@
+"""The server process: `python -m phalanx.serve --state DIR`. Borrows its sockets from the front, serves, and gives them back."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from phalanx.api.http_door import HttpDoor
+from phalanx.api.serve import listener
+from phalanx.config import Config
+from phalanx.front.loan import FrontAbsent, LoanRefused, borrow
+from phalanx.paths import Paths
+from phalanx.server.server import Server
+from phalanx.store.database import StoreError
+
+LOG = logging.getLogger("phalanx.serve")
+
+
+def main() -> int:
+    """Exit codes: 0 stopped by a signal, 1 could not start (a sentence says why), 70 a bug or a store that stopped writing."""
+    parser = argparse.ArgumentParser(prog="phalanx.serve")
+    parser.add_argument("--state", type=Path, required=True)
+    paths = Paths(parser.parse_args().state)
+    logging.basicConfig(level=os.environ.get("PHALANX_LOG", "INFO"), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    try:
+        return asyncio.run(serve(Config.load(paths.config), paths))
+    except (FrontAbsent, LoanRefused, StoreError, OSError) as error:
+        print(f"phalanx: {error}", file=sys.stderr)
+        return 1
+
+
+async def serve(config: Config, paths: Paths) -> int:
+    """Serve until SIGTERM, SIGINT or the end of the front."""
+    loan = await borrow(paths.front_socket)   # first: two servers on one state are impossible while one front lends its sockets once
+    server = Server(config, paths)
+    http = await HttpDoor.open(server)
+    doors = listener(server, http.protocol)
+    server.start()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await loan.serving()
+    await doors.serve(loan.public, loan.tasks)
+    ready = paths.run / "server.json"
+    ready.write_text(json.dumps({"pid": os.getpid(), "listen": loan.listen, "ready": True}))
+    LOG.info("serving %s", loan.listen)
+    lost = asyncio.ensure_future(loan.lost.wait())
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({lost, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    ready.unlink(missing_ok=True)
+    await doors.close()
+    await http.close()
+    loan.give_back()
+    server.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""Agents: their sessions, what they report, and what they are told. Serves the agent protocol (protocol/agent.proto)."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from phalanx.core import events as ev
+from phalanx.core.gang import Gang
+from phalanx.model.cluster import Member, MemberState
+from phalanx.model.node import NodeRecord
+from phalanx.model.refusal import Refusal
+from phalanx.model.work import Function
+from phalanx.protocol import agent_pb2 as pb
+from phalanx.protocol.agent_grpc import AgentsBase
+from phalanx.server.launch import container_spec
+from phalanx.server.layers import layer_files
+from phalanx.server.unit import Unit
+
+if TYPE_CHECKING:
+    from phalanx.server.server import Server
+
+LOG = logging.getLogger("phalanx.agents")
+
+PROTOCOL_VERSION = 1
+HEARTBEAT_MS = 5_000
+OUTAGE_LIMIT_MS = 15 * 60_000     # design rule 3
+LAYER_PART = 2**20
+LOST_AFTER_MS = OUTAGE_LIMIT_MS + 10_000
+
+
+class Session:
+    """One connected agent: what goes to it, and how its clock stands to ours."""
+
+    def __init__(self, agent_id: str, node_ids: list[str]) -> None:
+        self.agent_id = agent_id
+        self.node_ids = node_ids
+        self.outgoing: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
+        self.clock_offset_ms = 0    # server wall clock minus the agent's boot clock, the smallest seen: least delayed
+
+    def server_time_ms(self, boottime_ms: int) -> int:
+        return boottime_ms + self.clock_offset_ms
+
+
+class Agents(AgentsBase):
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._sessions: dict[str, Session] = {}      # by node id
+        self._lost_timers: dict[str, Any] = {}
+
+    def load(self) -> None:
+        """After a restart every node is away until its agent is back; its time away counts from now (design rule 3)."""
+        for record in self._server.world[NodeRecord].values():
+            self._watch(record.node_id)
+
+    def is_connected(self, node_id: str) -> bool:
+        return node_id in self._sessions
+
+    # ------------------------------------------------------------ to agents
+
+    def prepare(self, gang: Gang, member: Member) -> None:
+        """Send Prepare; a container that can't be described is refused like one that a node refuses."""
+        function: Function = self._server.world[Function][member.function_id]
+        try:
+            spec = container_spec(self._server, function, member, gang.assignment.gpu_choice)
+        except Refusal as refusal:
+            refused = ev.PrepareRefused(member.rank, "function", refusal.sentence, user_fault=True)
+            self._server.act(lambda unit: self._server.gangs.dispatch(unit, member.assignment, refused))
+            return
+        message = pb.Prepare(
+            assignment=member.assignment, rank=member.rank, size=gang.assignment.size, node_id=member.node_id, task_id=member.task_id,
+            cluster_id=member.cluster_id, app_id=member.app_id, function_name=function.name, task_secret=member.task_secret,
+            python_version=spec.python_version, layer_ids=spec.layer_ids, environment=spec.environment,
+            container_arguments=spec.container_arguments, cpu_milli=spec.cpu_milli, cpu_limit_milli=spec.cpu_limit_milli,
+            memory_mib=spec.memory_mib, memory_limit_mib=spec.memory_limit_mib, gpu_type=spec.gpu_type, gpu_count=spec.gpu_count,
+            private_network=spec.private_network, block_network=spec.block_network, grace_ms=self._server.config.grace_ms,
+        )  # fmt: skip
+        self._send(member.node_id, pb.ToAgent(prepare=message))
+
+    def tell(self, member: Member, instruction: ev.Instruction) -> None:
+        """Pass an instruction on to the agent of a rank. An agent that is away is told again when it is back (`_resume`)."""
+        a, r = member.assignment, member.rank
+        match instruction:
+            case ev.Start():
+                message = pb.ToAgent(start=pb.Start(assignment=a, rank=r))
+            case ev.CheckPeers(_, addresses):
+                message = pb.ToAgent(check_peers=pb.CheckPeers(assignment=a, rank=r, addresses=addresses))
+            case ev.StopRank(_, signal, grace_ms, reason):
+                message = pb.ToAgent(stop=pb.Stop(assignment=a, rank=r, signal=signal, grace_ms=grace_ms, reason=reason))
+            case ev.Release():
+                message = pb.ToAgent(release=pb.Release(assignment=a, rank=r))
+            case _:
+                raise TypeError(f"{instruction} is not for an agent")
+        self._send(member.node_id, message)
+
+    def _send(self, node_id: str, message: pb.ToAgent) -> None:
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.outgoing.put_nowait(message)
+
+    # ------------------------------------------------------------ the agent protocol
+
+    async def Session(self, stream: Any) -> None:
+        first = await stream.recv_message()
+        if first is None or not first.HasField("register"):
+            return
+        refusal = self._why_not(first.register)
+        welcome = pb.Welcome(
+            protocol_version=PROTOCOL_VERSION, heartbeat_ms=HEARTBEAT_MS, outage_limit_ms=OUTAGE_LIMIT_MS, refusal=refusal,
+            workspace_prefix=self._server.config.workspace_prefix,
+        )  # fmt: skip
+        await stream.send_message(pb.ToAgent(welcome=welcome))
+        if refusal:
+            LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
+            return
+        session = Session(first.register.agent_id, [node.node_id for node in first.register.nodes])
+        await self._server.act(lambda unit: self._joined(unit, session, first.register))
+        sender = asyncio.ensure_future(self._send_all(session, stream))
+        try:
+            while (message := await stream.recv_message()) is not None:
+                await self._received(session, message)
+        finally:
+            sender.cancel()
+            self._left(session)
+
+    async def GetLayer(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        for file in layer_files(self._server, request.layer_id):
+            with file.open() as content:
+                data = content.read(LAYER_PART)
+                while following := content.read(LAYER_PART):
+                    await stream.send_message(pb.LayerFile(path=file.path, mode=file.mode, data=data, more=True))
+                    data = following
+            await stream.send_message(pb.LayerFile(path=file.path, mode=file.mode, data=data))
+
+    def _why_not(self, register: pb.Register) -> str:
+        if register.protocol_version != PROTOCOL_VERSION:
+            return f"this server speaks agent protocol {PROTOCOL_VERSION}, the agent {register.protocol_version}: upgrade the older one"
+        if not hmac.compare_digest(register.secret, self._server.config.join_secret):
+            return "the join secret is not this control plane's: copy join_secret from its configuration"
+        return ""
+
+    async def _send_all(self, session: Session, stream: Any) -> None:
+        while (message := await session.outgoing.get()) is not None:
+            await stream.send_message(message)
+
+    def _joined(self, unit: Unit, session: Session, register: pb.Register) -> None:
+        for facts in register.nodes:
+            old = self._server.world[NodeRecord].get(facts.node_id)
+            record = NodeRecord(
+                facts.node_id, register.agent_id, register.engine, facts.hostname, facts.gpu_type, facts.gpu_count, facts.cpu_milli,
+                facts.memory_mib, facts.simulated, facts.rdma, facts.region, facts.zone, facts.network, facts.block, facts.rack,
+                facts.fabric_id, facts.runtime, facts.runtime_reason, dict(facts.guarantees), list(facts.python_versions),
+                register.boot_id, facts.unschedulable, old.cordoned if old else "", False, self._server.now_ms(),
+            )  # fmt: skip
+            unit.put(record)
+            self._sessions[facts.node_id] = session
+            timer = self._lost_timers.pop(facts.node_id, None)
+            if timer is not None:
+                timer.cancel()
+        # Nodes that this agent had once and no longer names are gone from the fleet.
+        for record in self._server.world[NodeRecord].values():
+            if record.agent_id == register.agent_id and record.node_id not in session.node_ids and not record.removed:
+                record.removed = True
+                unit.put(record)
+        LOG.info("agent %s joined with %s", register.agent_id, ", ".join(session.node_ids))
+        self._resume(unit, session, {(a.assignment, a.rank) for a in register.adopted})
+        unit.after(self._server.planning.soon)
+
+    def _resume(self, unit: Unit, session: Session, adopted: set[tuple[int, int]]) -> None:
+        """Say again what the agent may have missed, and find out what it no longer has."""
+        for gang in list(self._server.gangs.running.values()):
+            for member in gang.members:
+                if member.node_id not in session.node_ids:
+                    continue
+                prepared = member.state not in (MemberState.PREPARING, MemberState.EXITED, MemberState.RELEASED)
+                if prepared and (member.assignment, member.rank) not in adopted:
+                    sentence = f"node {member.node_id} restarted its agent and no longer has rank {member.rank}"
+                    self._server.gangs.dispatch(unit, member.assignment, ev.NodeLost(member.rank, sentence))
+                    continue
+                for instruction in gang.again(member.rank):
+                    self._server.gangs.carry_out(unit, gang, instruction)
+
+    def _left(self, session: Session) -> None:
+        for node_id in session.node_ids:
+            if self._sessions.get(node_id) is session:
+                del self._sessions[node_id]
+                self._watch(node_id)
+        self._server.planning.soon()
+
+    def _watch(self, node_id: str) -> None:
+        """Past the limit a node that stays away is lost: its own agent has stopped its ranks by then."""
+
+        def lost() -> None:
+            self._lost_timers.pop(node_id, None)
+            self._server.act(lambda unit: self._declare_lost(unit, node_id))
+
+        self._lost_timers[node_id] = self._server.clock.call_after(LOST_AFTER_MS, lost)
+
+    def _declare_lost(self, unit: Unit, node_id: str) -> None:
+        for gang in list(self._server.gangs.running.values()):
+            for member in gang.members:
+                if member.node_id == node_id:
+                    sentence = f"node {node_id} of rank {member.rank} was away for over {LOST_AFTER_MS // 60_000} minutes"
+                    self._server.gangs.dispatch(unit, member.assignment, ev.NodeLost(member.rank, sentence))
+
+    # ------------------------------------------------------------ reports
+
+    async def _received(self, session: Session, message: pb.FromAgent) -> None:
+        kind = message.WhichOneof("message")
+        if kind == "heartbeat":
+            offset = time.time_ns() // 1_000_000 - message.heartbeat.boottime_ms
+            session.clock_offset_ms = min(session.clock_offset_ms or offset, offset)
+            return
+        if kind == "logs":
+            await self._logs(session, message.logs)
+            return
+        report = getattr(message, kind) if kind else None
+        event = self._event(session, report) if report is not None else None
+        if event is None:
+            return
+        known = False
+
+        def change(unit: Unit) -> None:
+            nonlocal known
+            known = self._server.gangs.dispatch(unit, report.assignment, event)
+
+        if isinstance(event, ev.Exited):
+            await self._server.logs.ended(report.assignment, report.rank)
+        await self._server.act(change)
+        if not known and not isinstance(event, ev.Released):   # of an assignment that is over: it may go
+            session.outgoing.put_nowait(pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank)))
+
+    def _event(self, session: Session, report: Any) -> ev.Event | None:
+        match report:
+            case pb.Prepared():
+                if report.HasField("refusal"):
+                    refusal = report.refusal
+                    return ev.PrepareRefused(report.rank, refusal.code, refusal.sentence, refusal.user_fault)
+                return ev.Prepared(report.rank, report.ipv6, report.ipv4, report.http_address)
+            case pb.Reached():
+                return ev.PeersReached(report.rank, tuple(report.unreachable))
+            case pb.Exited():
+                sentence = report.sentence
+                if report.oom_killed and report.memory_limit_mib:
+                    sentence = f"limit {report.memory_limit_mib} MiB, peak {report.memory_peak_mib} MiB"
+                at_ms = session.server_time_ms(report.boottime_ms) if session.clock_offset_ms else self._server.now_ms()
+                return ev.Exited(report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started)
+            case pb.Released():
+                return ev.Released(report.rank, report.remains)
+        return None
+
+    async def _logs(self, session: Session, logs: pb.Logs) -> None:
+        member = self._server.world[Member].get((logs.assignment, logs.rank))
+        if member is None:
+            return
+        records = [(record.stream, record.time_ns, record.data) for record in logs.records]
+        synced = await self._server.logs.ingest(member, logs.offset, records, logs.end_offset)
+        session.outgoing.put_nowait(pb.ToAgent(ack_logs=pb.AckLogs(assignment=logs.assignment, rank=logs.rank, offset=synced)))
+

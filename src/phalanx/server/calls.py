@@ -1,0 +1,236 @@
+"""Calls, inputs and their decided outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modal_proto import api_pb2
+
+from phalanx.core import events as ev
+from phalanx.core.gang import Gang
+from phalanx.model.app import App
+from phalanx.model.cluster import Failure, RankResult
+from phalanx.model.refusal import Refusal, RefusalKind, not_found
+from phalanx.model.work import Call, CallState, Chunk, Function, Input, InputState, Output
+from phalanx.server.gangs import STOPPED_APP_STATES
+from phalanx.server.unit import Unit
+
+if TYPE_CHECKING:
+    from phalanx.server.server import Server
+
+INFRA_BUDGET = 5                # restarts of one input that are not its fault
+MOST_WAITING = 25_000           # inputs of one function, as documented (platform-behaviour.md 6); spawned ones 1,000,000
+MOST_SPAWNED = 1_000_000
+
+Status = api_pb2.GenericResult
+
+
+class Calls:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._outputs: dict[str, list[Output]] = {}     # call id -> decided outputs, by seq
+        self._inputs: dict[str, list[Input]] = {}       # call id -> inputs
+        self._chunks: dict[str, int] = {}               # call id -> chunks so far
+
+    def load(self) -> None:
+        world = self._server.world
+        for item in world[Input].values():
+            self._inputs.setdefault(item.call_id, []).append(item)
+        for output in sorted(world[Output].values(), key=lambda o: o.seq):
+            self._outputs.setdefault(output.call_id, []).append(output)
+        for chunk in world[Chunk].values():
+            self._chunks[chunk.call_id] = max(self._chunks.get(chunk.call_id, 0), chunk.index)
+
+    def forget(self, call_ids: set[str]) -> None:
+        """Their rows are gone."""
+        for table in (self._outputs, self._inputs, self._chunks):
+            for call_id in call_ids:
+                table.pop(call_id, None)  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------ what the client asks
+
+    def get(self, call_id: str) -> Call:
+        call: Call | None = self._server.world[Call].get(call_id)
+        if call is None:
+            raise not_found("function call", call_id, "Calls are kept as long as their app")
+        return call
+
+    def create(self, unit: Unit, function_id: str, kind: int, invocation: int, parent_input_id: str, return_exceptions: bool) -> Call:
+        """A new call. Returns at once: placing it happens behind."""
+        function: Function | None = self._server.world[Function].get(function_id)
+        if function is None:
+            raise not_found("function", function_id, "Its app may have been stopped, or belongs to another server")
+        app: App = self._server.world[App][function.app_id]
+        if app.state in STOPPED_APP_STATES:
+            raise Refusal(RefusalKind.CONFLICT, f"app '{app.name or app.description}' is stopped: it takes no more calls")
+        call = Call(
+            self._server.new_id("fc"), function_id, function.app_id, kind, invocation, parent_input_id, return_exceptions,
+            inputs_finished=kind == api_pb2.FUNCTION_CALL_TYPE_UNARY, created_ms=self._server.now_ms(),
+        )  # fmt: skip
+        unit.put(call)
+        return call
+
+    def put_inputs(self, unit: Unit, call: Call, payloads: list[tuple[int, bytes]]) -> list[Input]:
+        """Add inputs (index, serialized FunctionInput) to a call's queue."""
+        if call.state != CallState.OPEN:
+            raise Refusal(RefusalKind.CONFLICT, f"call {call.call_id} was cancelled: it takes no more inputs")
+        pool = self._server.gangs.pool(call.function_id)
+        spawned = call.invocation == api_pb2.FUNCTION_CALL_INVOCATION_TYPE_ASYNC
+        most = MOST_SPAWNED if spawned else MOST_WAITING
+        if len(pool.waiting) + len(payloads) > most:
+            sentence = f"{len(pool.waiting)} inputs of this function wait already, and {most} is the limit: try again later"
+            raise Refusal(RefusalKind.EXHAUSTED, sentence)
+        items = []
+        for idx, payload in payloads:
+            item = Input(self._server.new_id("in"), call.call_id, call.function_id, idx, payload, created_ms=self._server.now_ms())
+            unit.put(item)
+            self._inputs.setdefault(call.call_id, []).append(item)
+            pool.add(item)
+            items.append(item)
+        call.num_inputs += len(items)
+        unit.put(call)
+        unit.after(lambda: self._work_arrived(call.function_id))
+        return items
+
+    def finish_inputs(self, unit: Unit, call: Call) -> None:
+        call.inputs_finished = True
+        unit.put(call)
+        self._close_if_done(unit, call)
+
+    def inputs_of(self, call_id: str) -> list[Input]:
+        return self._inputs.get(call_id, [])
+
+    def outputs_after(self, call_id: str, seq: int) -> list[Output]:
+        return [output for output in self._outputs.get(call_id, []) if output.seq > seq]
+
+    def chunks_after(self, call_id: str, index: int) -> list[Chunk]:
+        last = self._chunks.get(call_id, 0)
+        chunks: list[Chunk] = [self._server.world[Chunk][(call_id, at)] for at in range(index + 1, last + 1)]
+        return chunks
+
+    def add_chunks(self, unit: Unit, call_id: str, chunks: list[tuple[int, bytes]]) -> None:
+        """A generator's data, numbered from 1; what is there already is not added again."""
+        for index, payload in chunks:
+            if index > self._chunks.get(call_id, 0):
+                unit.put(Chunk(call_id, index, payload))
+                self._chunks[call_id] = index
+        unit.after(lambda: self._server.topics.wake(("chunks", call_id)))
+
+    def cancel(self, unit: Unit, call: Call, terminate: bool) -> None:
+        """Cancel what is not decided. The call is "cancelling" until every rank is done with it (case 82)."""
+        if call.state == CallState.DONE:
+            return
+        call.state = CallState.CANCELLING
+        call.inputs_finished = True
+        unit.put(call)
+        for item in list(self.inputs_of(call.call_id)):
+            if item.state == InputState.PENDING:
+                self.terminate_waiting(unit, item, "the call was cancelled")
+            elif item.state == InputState.RUNNING:
+                item.state = InputState.CANCELLING
+                unit.put(item)
+                self._server.gangs.dispatch(unit, item.assignment, ev.CancelAsked(item.input_id, terminate))
+        self._close_if_done(unit, call)
+
+    # ------------------------------------------------------------ what the gangs decided
+
+    def decide(self, unit: Unit, gang: Gang, decision: ev.Decide) -> None:
+        """Write the output of an input, or, after a user's failure with retries left, put it back in its place."""
+        item: Input = self._server.world[Input][decision.input_id]
+        if item.state == InputState.DONE or item.attempt != decision.attempt:
+            return
+        function: Function = self._server.world[Function][item.function_id]
+        if decision.status == "failed" and item.state == InputState.RUNNING and item.user_failures < function.retries:
+            item.user_failures += 1
+            delay = min(function.retry_initial_ms * function.retry_backoff ** (item.user_failures - 1), function.retry_max_ms)
+            self._back_in_queue(unit, item, _sentence(decision), int(delay))
+            return
+        if decision.status == "terminated":
+            said = decision.failure.sentence if decision.failure is not None else ""
+            ended = RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, said or "the call was cancelled"))
+            self._write(unit, item, ended, gang.members[0].task_id)
+        elif decision.result is not None:
+            self._write(unit, item, decision.result, gang.members[0].task_id)
+        else:
+            assert decision.failure is not None
+            self._write(unit, item, RankResult(decision.status, result_of(decision.failure, decision.status)), gang.members[0].task_id)
+
+    def requeue(self, unit: Unit, item: Input, sentence: str) -> None:
+        """An infrastructure failure: back to its place in the queue, from a budget of its own."""
+        item.infra_failures += 1
+        if item.infra_failures > INFRA_BUDGET:
+            why = f"gave up after {INFRA_BUDGET} restarts that were not the program's fault; the last: {sentence}"
+            self._write(unit, item, RankResult("failed", _result(Status.GENERIC_STATUS_INTERNAL_FAILURE, why)), "")
+            return
+        self._back_in_queue(unit, item, sentence, 0)
+
+    def terminate_waiting(self, unit: Unit, item: Input, sentence: str) -> None:
+        self._server.gangs.pool(item.function_id).remove(item)
+        self._write(unit, item, RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, sentence)), "")
+
+    def fail_waiting(self, unit: Unit, item: Input, failure: Failure) -> None:
+        """User code failed before it took an input."""
+        self._server.gangs.pool(item.function_id).remove(item)
+        self._write(unit, item, RankResult("failed", result_of(failure, "failed")), "")
+
+    def _back_in_queue(self, unit: Unit, item: Input, sentence: str, delay_ms: int) -> None:
+        item.state = InputState.PENDING
+        item.last_end = sentence
+        item.not_before_ms = self._server.now_ms() + delay_ms if delay_ms else 0
+        unit.put(item)
+        self._server.gangs.pool(item.function_id).add(item)
+        unit.after(lambda: self._work_arrived(item.function_id))
+        if delay_ms:
+            unit.after(lambda: self._later(item.function_id, delay_ms + 1))
+
+    def _later(self, function_id: str, delay_ms: int) -> None:
+        self._server.clock.call_after(delay_ms, lambda: self._work_arrived(function_id))
+
+    def _write(self, unit: Unit, item: Input, result: RankResult, task_id: str) -> None:
+        call: Call = self._server.world[Call][item.call_id]
+        outputs = self._outputs.setdefault(item.call_id, [])
+        now_s = self._server.now_ms() / 1000
+        output = Output(
+            item.input_id, item.call_id, item.idx, len(outputs) + 1, result.result, result.data_format, task_id,
+            result.started_s or now_s, result.created_s or now_s,
+        )  # fmt: skip
+        item.state = InputState.DONE
+        item.payload = b""
+        unit.put(item)
+        unit.put(output)
+        outputs.append(output)
+        call.num_outputs += 1
+        unit.put(call)
+        self._close_if_done(unit, call)
+        self._server.apps.input_decided(unit, call.app_id)
+        unit.after(lambda: self._server.topics.wake(("outputs", call.call_id)))
+        unit.after(lambda: self._server.topics.wake(("chunks", call.call_id)))
+
+    def _close_if_done(self, unit: Unit, call: Call) -> None:
+        if call.inputs_finished and call.num_outputs >= call.num_inputs and call.state != CallState.DONE:
+            call.state = CallState.DONE
+            unit.put(call)
+
+    def _work_arrived(self, function_id: str) -> None:
+        for number in self._server.gangs.pool(function_id).gangs:
+            self._server.topics.wake(("gang", number))
+        self._server.planning.soon()
+
+
+def result_of(failure: Failure, status: str) -> bytes:
+    """The GenericResult of a failure: the rank's own where it sent one, else the sentence."""
+    if failure.result and status == "failed":
+        return failure.result
+    if status == "terminated":
+        return _result(Status.GENERIC_STATUS_TERMINATED, failure.sentence or "the call was cancelled")
+    return _result(Status.GENERIC_STATUS_FAILURE, failure.sentence)
+
+
+def _result(status: int, sentence: str) -> bytes:
+    return api_pb2.GenericResult(status=status, exception=sentence).SerializeToString()  # type: ignore[arg-type]
+
+
+def _sentence(decision: ev.Decide) -> str:
+    if decision.failure is not None:
+        return decision.failure.sentence
+    return decision.result.sentence if decision.result else ""

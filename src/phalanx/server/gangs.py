@@ -1,0 +1,302 @@
+"""Gangs: feeds events to the pure machines (core/gang.py), persists what they changed, and carries out what they want.
+
+Every event goes through `dispatch` inside a unit: the machine changes its records, the unit commits them, and only then do
+messages go to agents and answers to containers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from phalanx.core import events as ev
+from phalanx.core.gang import Gang, GangPolicy
+from phalanx.model.app import App
+from phalanx.model.cluster import Assignment, Attempt, Cause, Member, MemberState, Phase
+from phalanx.model.node import NodeRecord
+from phalanx.model.plan import Start
+from phalanx.model.work import Function, Input, InputState
+from phalanx.server.pool import Pool
+from phalanx.server.unit import Unit
+
+if TYPE_CHECKING:
+    from phalanx.server.server import Server
+
+LOG = logging.getLogger("phalanx.gangs")
+
+REFUSED_NODE_MS = 30_000        # a node that refused a start is left out for this long, doubling
+STOPPED_APP_STATES = (4, 5)     # api_pb2 APP_STATE_STOPPING, APP_STATE_STOPPED
+
+
+class Gangs:
+    """All assignments that are not over, by number, and each function's pool."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._policy = GangPolicy(server.config.finish_window_ms, server.config.grace_ms)
+        self.running: dict[int, Gang] = {}
+        self.pools: dict[str, Pool] = {}
+        self.by_task: dict[str, Member] = {}
+
+    def load(self) -> None:
+        """Rebuild the machines and queues from the rows, as they were at the last commit."""
+        world = self._server.world
+        members: dict[int, list[Member]] = {}
+        for member in world[Member].values():
+            members.setdefault(member.assignment, []).append(member)
+            self.by_task[member.task_id] = member
+        attempts: dict[int, list[Attempt]] = {}
+        for attempt in world[Attempt].values():
+            attempts.setdefault(attempt.assignment, []).append(attempt)
+        for assignment in world[Assignment].values():
+            if assignment.phase != Phase.ENDED:
+                number = assignment.assignment
+                gang = Gang(assignment, members[number], attempts.get(number, []), self._policy)
+                self._track(gang)
+                self._rearm(gang)
+        for item in world[Input].values():
+            if item.state == InputState.PENDING:
+                self.pool(item.function_id).add(item)
+
+    def forget(self, app_ids: set[str]) -> None:
+        """Their rows are gone."""
+        self.by_task = {task_id: member for task_id, member in self.by_task.items() if member.app_id not in app_ids}
+        self.pools = {f: pool for f, pool in self.pools.items() if f in self._server.world[Function]}
+
+    # ------------------------------------------------------------ what others ask
+
+    def pool(self, function_id: str) -> Pool:
+        if function_id not in self.pools:
+            self.pools[function_id] = Pool(function_id)
+        return self.pools[function_id]
+
+    def of_app(self, app_id: str) -> list[Gang]:
+        return [gang for gang in self.running.values() if gang.assignment.app_id == app_id]
+
+    def app_is_quiet(self, app_id: str) -> bool:
+        """Every rank of the app is confirmed gone; agents send the last log line before they say so."""
+        gone = (MemberState.EXITED, MemberState.RELEASED)
+        return all(member.state in gone for gang in self.of_app(app_id) for member in gang.members)
+
+    def authenticate(self, task_id: str, assignment: int, secret: str) -> tuple[str, int, int] | None:
+        """Is this the shim of that task? Assignments that are over are not let in."""
+        member = self.by_task.get(task_id)
+        if member is None or member.assignment != assignment or member.task_secret != secret or assignment not in self.running:
+            return None
+        return task_id, assignment, member.rank
+
+    # ------------------------------------------------------------ events
+
+    def dispatch(self, unit: Unit, assignment: int, event: ev.Event) -> bool:
+        """Give an event to the machine of an assignment. False: it is over or unknown, and nothing changed (fencing)."""
+        gang = self.running.get(assignment)
+        if gang is None:
+            return False
+        instructions = gang.handle(event, self._server.now_ms())
+        for record in gang.take_changed():
+            unit.put(record)
+        for instruction in instructions:
+            self.carry_out(unit, gang, instruction)
+        return True
+
+    def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int) -> Gang:
+        """A plan's start, committed: the nodes are held, members named, agents told to prepare."""
+        server = self._server
+        number = server.next_number(unit, "assignment")
+        now = server.now_ms()
+        assignment = Assignment(
+            number, server.new_id("cu"), function.app_id, function.function_id, function.size, function.clustered,
+            gpu_type=start.gpu_type, gpu_choice=gpu_choice, max_inputs=function.max_inputs, created_ms=now,
+        )  # fmt: skip
+        members = [
+            Member(
+                number, rank, server.new_id("ta"), node_id, assignment.cluster_id, function.app_id, function.function_id,
+                task_secret=server.secret(), created_ms=now,
+            )
+            for rank, node_id in enumerate(start.node_ids)
+        ]  # fmt: skip
+        gang = Gang(assignment, members, [], self._policy)
+        for record in (assignment, *members):
+            unit.put(record)
+        self._track(gang)
+        self.dispatch(unit, number, ev.Placed())
+        for member in members:
+            server.logs.task_state(function.app_id, function.function_id, member.task_id, "creating")
+        return gang
+
+    def available(self, gang: Gang, rank: int) -> int:
+        """How many inputs `next_for` would give a rank now, one after the other."""
+        offered = gang.offers(rank)
+        room = gang.assignment.max_inputs - len(gang.open) if gang.takes_inputs else 0
+        if room <= 0:
+            return offered
+        ready = self.pool(gang.assignment.function_id).ready(self._server.world[Input], self._server.now_ms())
+        return offered + min(room, len(ready))
+
+    def next_for(self, unit: Unit, assignment: int, rank: int) -> Attempt | None:
+        """The next input for a rank, marked as fetched: one that the other ranks have, or a new one from the queue."""
+        gang = self.running[assignment]
+        attempt = gang.offer(rank)
+        if attempt is None and gang.takes_inputs:
+            attempt = self._deliver(unit, gang, rank)
+        if attempt is not None:
+            self.dispatch(unit, assignment, ev.Fetched(rank, attempt.input_id))
+        return attempt
+
+    def _deliver(self, unit: Unit, gang: Gang, rank: int) -> Attempt | None:
+        pool = self.pool(gang.assignment.function_id)
+        ready = pool.ready(self._server.world[Input], self._server.now_ms())
+        if not ready:
+            return None
+        item = ready[0]
+        pool.remove(item)
+        item.state = InputState.RUNNING
+        item.attempt += 1
+        item.assignment = gang.assignment.assignment
+        item.started_ms = self._server.now_ms()
+        unit.put(item)
+        self._server.logs.inputs.started(item)
+        self.dispatch(unit, gang.assignment.assignment, ev.Delivered(item.input_id, item.attempt))
+        self._server.planning.soon()
+        return gang.offer(rank)
+
+    # ------------------------------------------------------------ whole apps and functions
+
+    def stop_app(self, unit: Unit, app_id: str, cause: str, sentence: str) -> None:
+        """End all calls and clusters of an app. `server.apps.drained` is called once every rank is gone and its logs are in."""
+        for pool in [p for p in self.pools.values() if self._app_of(p.function_id) == app_id]:
+            for _, _, input_id in list(pool.waiting):
+                self._server.calls.terminate_waiting(unit, self._server.world[Input][input_id], sentence)
+        for gang in self.of_app(app_id):
+            self.dispatch(unit, gang.assignment.assignment, ev.StopAsked(cause, sentence))
+        self._report_quiet(unit, app_id)
+
+    def function_changed(self, unit: Unit, function_id: str) -> None:
+        """A function was published, or its autoscaler settings changed: plan again."""
+        self.pool(function_id)
+        unit.after(self._server.planning.soon)
+
+    def fleet_refuses(self, function: Function) -> str:
+        """Why the fleet can never run this function ("can never fit: …"), or an empty string."""
+        return self._server.planning.never_fits(function)
+
+    def idle_check(self, assignment: int, idle_since_ms: int) -> None:
+        """The scale-down window of a cluster is over: let it go, unless it worked since or the function's minimum wants it."""
+        gang = self.running.get(assignment)
+        if gang is None or gang.assignment.idle_since_ms != idle_since_ms or not gang.is_counted or gang.open:
+            return
+        function = self._server.world[Function][gang.assignment.function_id]
+        if not self._server.planning.is_surplus(function):
+            self._server.clock.call_after(function.scaledown_s * 1000, lambda: self.idle_check(assignment, idle_since_ms))
+            return
+        self._server.act(lambda unit: self.dispatch(unit, assignment, ev.StopAsked(Cause.IDLE, "scaled down", graceful=True)))
+
+    # ------------------------------------------------------------ instructions
+
+    def carry_out(self, unit: Unit, gang: Gang, instruction: ev.Instruction) -> None:
+        """What a machine wants, once the unit is on disk."""
+        server, number = self._server, gang.assignment.assignment
+        match instruction:
+            case ev.Prepare(rank):
+                member = gang.members[rank]
+                unit.after(lambda: server.agents.prepare(gang, member))
+            case ev.Start(rank) | ev.CheckPeers(rank) | ev.StopRank(rank) | ev.Release(rank):
+                member = gang.members[rank]
+                unit.after(lambda: server.agents.tell(member, instruction))
+            case ev.AnswerHellos():
+                unit.after(lambda: server.topics.wake(("hello", number)))
+                unit.after(lambda: self._running(gang))
+            case ev.AnswerClusterHellos():
+                unit.after(lambda: server.topics.wake(("ready", number)))
+            case ev.WakeRanks():
+                unit.after(lambda: server.topics.wake(("gang", number)))
+            case ev.CancelOnRanks(_, ranks):
+                for rank in ranks:
+                    unit.after(self._waker(("cancel", gang.members[rank].task_id)))
+            case ev.Decide():
+                server.calls.decide(unit, gang, instruction)
+            case ev.Requeue(input_id, sentence):
+                server.calls.requeue(unit, server.world[Input][input_id], sentence)
+            case ev.FailWaiting(failure):
+                for _, _, input_id in list(self.pool(gang.assignment.function_id).waiting):
+                    server.calls.fail_waiting(unit, server.world[Input][input_id], failure)
+            case ev.SetTimer(name, delay_ms, input_id):
+                unit.after(lambda: self._arm(number, name, delay_ms, input_id))
+            case ev.BecameIdle():
+                unit.after(lambda: self._became_idle(gang))
+            case ev.GangOver(dirty):
+                self._over(unit, gang, dirty)
+        if gang.assignment.phase == Phase.ENDING and isinstance(instruction, ev.Release):
+            self._ended(unit, gang)
+
+    def _waker(self, topic: tuple[str, str]) -> Callable[[], None]:
+        return lambda: self._server.topics.wake(topic)
+
+    def _arm(self, assignment: int, name: str, delay_ms: int, input_id: str) -> None:
+        def fire() -> None:
+            self._server.act(lambda unit: self.dispatch(unit, assignment, ev.TimerFired(name, input_id)))
+
+        self._server.clock.call_after(delay_ms, fire)
+
+    def _rearm(self, gang: Gang) -> None:
+        """After a restart: time-outs count from the server's own return, so that its absence is charged to nobody."""
+        number = gang.assignment.assignment
+        if gang.assignment.phase == Phase.ENDING:
+            self._arm(number, "linger", self._policy.linger_ms, "")
+        if gang.assignment.draining and not gang.open:
+            self._arm(number, "drain", self._policy.grace_ms, "")
+        for attempt in gang.open:
+            if attempt.cancelling:
+                self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id)
+            elif 0 in attempt.results:
+                self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id)
+        if gang.is_counted and not gang.open:
+            self._became_idle(gang)
+
+    def _running(self, gang: Gang) -> None:
+        for member in gang.members:
+            self._server.logs.task_state(gang.assignment.app_id, gang.assignment.function_id, member.task_id, "active")
+
+    def _became_idle(self, gang: Gang) -> None:
+        number, since = gang.assignment.assignment, gang.assignment.idle_since_ms
+        function = self._server.world[Function].get(gang.assignment.function_id)
+        if function is not None:
+            self._server.clock.call_after(function.scaledown_s * 1000, lambda: self.idle_check(number, since))
+        self._server.planning.soon()
+
+    def _ended(self, unit: Unit, gang: Gang) -> None:
+        """Every rank is confirmed gone: refusals make their node wait, and an app that was stopped may be done."""
+        pool = self.pool(gang.assignment.function_id)
+        verdict = gang.assignment.verdict
+        if verdict is not None and verdict.cause in (Cause.REFUSED, Cause.NODE) and not verdict.user_fault:
+            pool.backoff_ms = min(max(REFUSED_NODE_MS, pool.backoff_ms * 2), 15 * 60_000)
+            pool.refused[gang.members[max(verdict.rank, 0)].node_id] = self._server.now_ms() + pool.backoff_ms
+            self._server.clock.call_after(pool.backoff_ms + 1, self._server.planning.soon)
+            LOG.warning("assignment %s: %s", gang.assignment.assignment, verdict.sentence)
+        self._report_quiet(unit, gang.assignment.app_id)
+
+    def _over(self, unit: Unit, gang: Gang, dirty: dict[int, str]) -> None:
+        for rank, remains in dirty.items():
+            node = self._server.world[NodeRecord].get(gang.members[rank].node_id)
+            if node is not None:
+                node.unschedulable = f"left over from {gang.members[rank].task_id}: {remains}"
+                unit.put(node)
+        self.running.pop(gang.assignment.assignment, None)
+        self.pool(gang.assignment.function_id).gangs.pop(gang.assignment.assignment, None)
+        unit.after(self._server.planning.soon)
+
+    def _report_quiet(self, unit: Unit, app_id: str) -> None:
+        app = self._server.world[App].get(app_id)
+        if app is not None and app.state in STOPPED_APP_STATES and not app.drained and self.app_is_quiet(app_id):
+            self._server.apps.drained(unit, app_id)
+
+    def _app_of(self, function_id: str) -> str:
+        function = self._server.world[Function].get(function_id)
+        return function.app_id if function else ""
+
+    def _track(self, gang: Gang) -> None:
+        self.running[gang.assignment.assignment] = gang
+        self.pool(gang.assignment.function_id).gangs[gang.assignment.assignment] = gang
+        for member in gang.members:
+            self.by_task[member.task_id] = member

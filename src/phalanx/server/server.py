@@ -1,0 +1,152 @@
+"""The server's public face: what api/ calls, by noun. Owns the world, the store, the clock; built once, in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import random
+from collections.abc import Callable
+
+from phalanx.config import Config
+from phalanx.model.caller import Caller
+from phalanx.model.cluster import Member
+from phalanx.model.ids import new_id
+from phalanx.model.kept import Counter, KeptAnswer
+from phalanx.model.node import NodeRecord
+from phalanx.paths import Paths
+from phalanx.server.agents import Agents
+from phalanx.server.apps import Apps
+from phalanx.server.calls import Calls
+from phalanx.server.clients import Clients
+from phalanx.server.clock import Clock, RealClock
+from phalanx.server.containers import Containers
+from phalanx.server.deployments import Deployments
+from phalanx.server.environments import Environments
+from phalanx.server.functions import Functions
+from phalanx.server.gangs import Gangs
+from phalanx.server.images import Images
+from phalanx.server.logins import Logins
+from phalanx.server.logs import Logs
+from phalanx.server.mounts import Mounts
+from phalanx.server.planning import Planning
+from phalanx.server.purging import Purging
+from phalanx.server.unit import Unit
+from phalanx.server.waiting import Topics
+from phalanx.server.world import RECORD_CLASSES, World
+from phalanx.store.blobs import Blobs
+from phalanx.store.database import Database
+
+LOG = logging.getLogger("phalanx.server")
+
+
+class Server:
+    """One control plane's state and its nouns."""
+
+    def __init__(self, config: Config, paths: Paths, clock: Clock | None = None, randomness: random.Random | None = None) -> None:
+        self.config = config
+        self.paths = paths
+        self.clock: Clock = clock or RealClock()
+        self.randomness = randomness or random.SystemRandom()
+        paths.state.mkdir(parents=True, exist_ok=True)
+        self.database = Database(config.extra.get("database", f"sqlite:///{paths.database}"), RECORD_CLASSES, config.durability)
+        self.world = World.load(self.database)
+        self.topics = Topics()
+        self._commits: set[asyncio.Task[None]] = set()
+        self.agents = Agents(self)
+        self.apps = Apps(self)
+        self.blobs = Blobs(paths.blobs, config.durability)
+        self.calls = Calls(self)
+        self.clients = Clients(paths.clients)
+        self.containers = Containers(self)
+        self.deployments = Deployments(self)
+        self.environments = Environments(self)
+        self.functions = Functions(self)
+        self.gangs = Gangs(self)
+        self.images = Images(self)
+        self.logins = Logins(self)
+        self.logs = Logs(self)
+        self.mounts = Mounts(self)
+        self.planning = Planning(self)
+        self.purging = Purging(self)
+
+    def start(self) -> None:
+        """Take up the work where the last commit left it, and begin the timers. Once, in the event loop, before sockets are served."""
+        self.environments.start()
+        self.blobs.clean()
+        self.calls.load()
+        self.gangs.load()
+        self.agents.load()
+        self.apps.start()
+        self.logs.load()
+        self.purging.start()
+        self.planning.soon()
+
+    def close(self) -> None:
+        self.database.close()
+
+    def unit(self) -> Unit:
+        return Unit(self.world, self.database)
+
+    def act(self, change: Callable[[Unit], object]) -> asyncio.Task[None]:
+        """Change the world outside of a request: for timers and reports. The task is done when the change is on disk and acted on."""
+        unit = self.unit()
+        change(unit)
+        return self.commit_soon(unit)
+
+    def commit_soon(self, unit: Unit) -> asyncio.Task[None]:
+        """For timers, which have nobody to answer: commit and act while the loop goes on."""
+        task = asyncio.ensure_future(unit.commit())
+        self.must_succeed(task)
+        return task
+
+    def must_succeed(self, task: asyncio.Task[None]) -> None:
+        """A failure of this task means that memory is ahead of the store: then the process ends and starts again (unit.py)."""
+        self._commits.add(task)     # the loop itself holds tasks weakly
+        task.add_done_callback(self._committed)
+
+    async def settled(self) -> None:
+        """Return when all that timers have begun to commit is on disk and acted on."""
+        while self._commits:
+            await asyncio.wait(set(self._commits))
+
+    def _committed(self, task: asyncio.Task[None]) -> None:
+        self._commits.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            LOG.critical("a change could not be committed: memory is ahead of the store, starting again", exc_info=task.exception())
+            os._exit(70)
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def secret(self) -> str:
+        """For one task: its shim says it when it connects."""
+        return f"{self.randomness.getrandbits(128):032x}"
+
+    def fabric_ids(self, members: list[Member]) -> list[str]:
+        """The NVLink domain of each member's node, in rank order; none where no node has one."""
+        nodes = [self.world[NodeRecord].get(member.node_id) for member in members]
+        ids = [node.fabric_id if node else "" for node in nodes]
+        return ids if any(ids) else []
+
+    def new_id(self, prefix: str) -> str:
+        return new_id(prefix, self.randomness)
+
+    def next_number(self, unit: Unit, name: str) -> int:
+        """The next value of a counter that survives restarts: assignments, log sequence."""
+        counter = self.world[Counter].get(name) or Counter(name)
+        counter.value += 1
+        unit.put(counter)
+        return counter.value
+
+    def is_token(self, token_id: str, token_secret: str) -> bool:
+        return hmac.compare_digest(f"{token_id}:{token_secret}".encode(), f"{self.config.token_id}:{self.config.token_secret}".encode())
+
+    def kept_answer(self, caller: Caller, rpc: str) -> bytes | None:
+        """The answer that an earlier try of this request got, if its effect is committed."""
+        kept = self.world[KeptAnswer].get((caller.name, rpc, caller.idempotency_key))
+        return kept.answer if kept else None
+
+    def keep_answer(self, unit: Unit, caller: Caller, rpc: str, answer: bytes) -> None:
+        unit.put(KeptAnswer(caller.name, rpc, caller.idempotency_key, answer, self.now_ms()))

@@ -1,0 +1,68 @@
+"""What the planner sees: nodes, holds and requests, made from the world at one moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.model.cluster import Member
+from phalanx.model.fleet import Hold, Node, NodeState
+from phalanx.model.gpus import GpuChoice
+from phalanx.model.node import NodeRecord
+from phalanx.model.plan import Ask, Request, Where
+from phalanx.model.work import Function
+from phalanx.server.pool import Pool
+
+if TYPE_CHECKING:
+    from phalanx.core.gang import Gang
+
+
+def node_of(record: NodeRecord, connected: bool) -> Node:
+    """The planner's view of a node."""
+    state, why = NodeState.UP, ""
+    if record.cordoned:
+        state, why = NodeState.CORDONED, record.cordoned
+    if record.unschedulable:
+        state, why = NodeState.DRAINING, record.unschedulable
+    if not connected:
+        state, why = NodeState.DOWN, "its agent is away"
+    return Node(
+        record.node_id, record.gpu_type, record.gpu_count, record.cpu_milli, record.memory_mib, simulated=record.simulated,
+        rdma=record.rdma or record.simulated, region=record.region, zone=record.zone, network=record.network,
+        block=record.block, rack=record.rack, fabric_id=record.fabric_id, state=state, state_reason=why,
+    )  # fmt: skip
+
+
+def ask_of(function: Function) -> Ask:
+    gpus = tuple(GpuChoice(str(kind), int(str(count)), bool(exact)) for kind, count, exact in function.gpus)
+    return Ask(function.clustered, function.cpu_milli, function.memory_mib, function.disk_mib, gpus)
+
+
+def where_of(function: Function) -> Where:
+    """The function's own wishes about places. "auto" is no wish."""
+    return Where(
+        tuple(function.region), (function.zone,) if function.zone else (), (function.cloud,) if function.cloud not in ("", "auto") else (),
+        tuple(function.instance_types), efa_disabled=function.options.get("efa_disabled") == "True",
+    )  # fmt: skip
+
+
+def request_of(
+    function: Function, request_id: str, submitted_ms: int, pool: Pool | None = None, warm: bool = False, now_ms: int = 0
+) -> Request:
+    """A wish for one more cluster of a function."""
+    excluded = frozenset(node for node, until in pool.refused.items() if until > now_ms) if pool else frozenset()
+    return Request(
+        request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=where_of(function),
+        rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
+        not_before_ms=pool.not_before_ms if pool else 0, warm=warm,
+    )  # fmt: skip
+
+
+def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:
+    """What a gang has of its nodes, until nothing of it remains."""
+    gpus = 0
+    if not gang.assignment.clustered and function.gpus:
+        gpus = int(str(function.gpus[gang.assignment.gpu_choice][1]))
+    return Hold(
+        gang.assignment.cluster_id, tuple(m.node_id for m in members), gang.assignment.clustered, function.cpu_milli,
+        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, function_id=function.function_id,
+    )  # fmt: skip

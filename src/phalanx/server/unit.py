@@ -1,0 +1,68 @@
+"""One unit of work: records change in memory at once, rows are committed together, and only then is anything acted on.
+
+The body of a unit has no await between its first change and its end, so units never interleave; the database commits them
+in that order (store/database.py). A unit that fails half-way leaves memory ahead of the store: then the process must end
+and start from the store, which is cheap and always right (design rule 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from phalanx.server.world import World
+from phalanx.store.database import Database, Write
+
+LOG = logging.getLogger("phalanx.unit")
+
+
+class Unit:
+    """Collects what one request, report or timer changes."""
+
+    def __init__(self, world: World, database: Database) -> None:
+        self._world = world
+        self._database = database
+        self._changed: dict[tuple[type, Any], Any] = {}
+        self._actions: list[Callable[[], None]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._changed and not self._actions
+
+    def put(self, record: Any) -> None:
+        """Insert or update: say it after the last change of the record in this unit, or before, as long as it is in the same unit."""
+        key = self._world.key_of(record)
+        self._world[type(record)][key] = record
+        self._changed[(type(record), key)] = record
+
+    def delete(self, record: Any) -> None:
+        key = self._world.key_of(record)
+        self._world[type(record)].pop(key, None)
+        self._changed[(type(record), key)] = None
+
+    def after(self, action: Callable[[], None]) -> None:
+        """Run once the unit is on disk: messages to agents, answers, wake-ups. Must not raise."""
+        self._actions.append(action)
+
+    def commit(self) -> Coroutine[Any, Any, None]:
+        """Hand the changes to the store now, in the order of units; awaiting the result waits for the disk, then acts.
+
+        Call exactly once, with no await since the first change.
+        """
+        writes: list[Write] = []
+        for (record_class, key), record in self._changed.items():
+            records = self._database.records[record_class]
+            values = key if isinstance(key, tuple) else (key,)
+            writes.append((records, records.row(record) if record is not None else None, values))
+        return self._finish(self._database.commit(writes) if writes else None)
+
+    async def _finish(self, written: asyncio.Future[None] | None) -> None:
+        if written is not None:
+            await written
+        for action in self._actions:
+            try:
+                action()
+            except Exception:   # the change itself stands; ending the process would meet the same action again
+                LOG.exception("a change was committed, and what should follow it failed")

@@ -1,0 +1,44 @@
+"""Wake-ups for long polls: a poll waits on a topic, and a unit that changed what it waits for wakes it after its commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Hashable
+
+
+class Topics:
+    """Every waiter of a topic wakes at the next `wake`; it then looks at the world again."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[Hashable, set[asyncio.Future[None]]] = defaultdict(set)
+
+    def wake(self, topic: Hashable) -> None:
+        for waiter in self._waiters.pop(topic, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, topic: Hashable, timeout_s: float) -> bool:
+        """True when woken, False at the timeout. Look at the world between two waits, without an await before this one."""
+        return await self.wait_any((topic,), timeout_s)
+
+    async def wait_any(self, topics: Collection[Hashable], timeout_s: float) -> bool:
+        """As `wait`, for the first of several topics."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for topic in topics:
+            self._waiters[topic].add(waiter)
+        try:
+            await asyncio.wait_for(waiter, timeout_s)
+            return True
+        except TimeoutError:
+            return False
+        finally:
+            for topic in topics:
+                self._forget(topic, waiter)
+
+    def _forget(self, topic: Hashable, waiter: asyncio.Future[None]) -> None:
+        waiters = self._waiters.get(topic)
+        if waiters is not None:
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[topic]

@@ -1,0 +1,46 @@
+"""All that the server knows, in memory: one table per record class, filled from the store at start.
+
+Memory leads and the store follows in order: a unit changes records here and is then committed (unit.py). Nothing outside
+a unit changes a record.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.model.app import App, AppVersion, Class, Environment, Image, Mount
+from phalanx.model.cluster import Assignment, Attempt, Member
+from phalanx.model.kept import Counter, KeptAnswer
+from phalanx.model.logs import LogPiece
+from phalanx.model.node import NodeRecord
+from phalanx.model.work import Call, Chunk, Function, Input, Output
+from phalanx.store.database import Database
+
+RECORD_CLASSES: tuple[type, ...] = (
+    App, AppVersion, Class, Environment, Image, Mount, Function, Call, Input, Output, Chunk,
+    Assignment, Member, Attempt, NodeRecord, KeptAnswer, Counter, LogPiece,
+)  # fmt: skip
+
+
+class World:
+    """Tables by record class: `world[App]["ap-…"]`; a key of several fields is a tuple."""
+
+    def __init__(self) -> None:
+        self._tables: dict[type, dict[Any, Any]] = {record_class: {} for record_class in RECORD_CLASSES}
+        self._keys: dict[type, tuple[str, ...]] = {record_class: record_class.KEY for record_class in RECORD_CLASSES}  # type: ignore[attr-defined]
+
+    @classmethod
+    def load(cls, database: Database) -> World:
+        """The world as at the last commit."""
+        world = cls()
+        for record_class, table in world._tables.items():
+            for record in database.load(record_class):
+                table[world.key_of(record)] = record
+        return world
+
+    def __getitem__(self, record_class: type) -> dict[Any, Any]:
+        return self._tables[record_class]
+
+    def key_of(self, record: Any) -> Any:
+        key = self._keys[type(record)]
+        return getattr(record, key[0]) if len(key) == 1 else tuple(getattr(record, name) for name in key)

@@ -1,0 +1,127 @@
+"""The rows: one writer thread that commits what the server hands it, in order, many units in one transaction.
+
+Order is the promise: when a unit's commit has returned, that unit and all before it are on disk. Group commit comes from
+it: units that arrive while a transaction runs share the next one, and one fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from phalanx.store.tables import Records
+
+SCHEMA_VERSION = 1
+
+Write = tuple[Records, dict[str, Any] | None, tuple[Any, ...]]   # (which table, the row or None to delete, its key)
+
+
+class StoreError(Exception):
+    """The store can't be used, and why, for the user."""
+
+
+class Database:
+    """Rows of every registered record class. `url` is an SQLAlchemy URL: sqlite:///FILE by default."""
+
+    def __init__(self, url: str, record_classes: Iterable[type], durability: str = "full") -> None:
+        self._metadata = sa.MetaData()
+        self.records = {record_class: Records(record_class, self._metadata) for record_class in record_classes}
+        self._engine = sa.create_engine(url)
+        if self._engine.dialect.name == "sqlite":
+            sa.event.listen(self._engine, "connect", _sqlite_settings(durability))
+        self._insert: Any = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
+        self._queue: queue.SimpleQueue[tuple[list[Write], Future[None]] | None] = queue.SimpleQueue()
+        self._upserts: dict[str, Any] = {}
+        self._failed: BaseException | None = None
+        self._create()
+        self._thread = threading.Thread(target=self._write, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def load(self, record_class: type) -> list[Any]:
+        """Every record of a class, as at the last commit. For the start of the server."""
+        records = self.records[record_class]
+        with self._engine.connect() as connection:
+            return [records.record(row._mapping) for row in connection.execute(sa.select(records.table))]
+
+    def commit(self, writes: list[Write]) -> asyncio.Future[None]:
+        """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError."""
+        done: Future[None] = Future()
+        done.set_running_or_notify_cancel()     # who stops waiting does not stop the write, nor the writer
+        self._queue.put((writes, done))
+        return asyncio.wrap_future(done)
+
+    def close(self) -> None:
+        """Write what is queued, then let go of the database."""
+        self._queue.put(None)
+        self._thread.join()
+        self._engine.dispose()
+
+    def _create(self) -> None:
+        self._metadata.create_all(self._engine)
+        with self._engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)"))
+            version = connection.execute(sa.text("SELECT version FROM schema_version")).scalar()
+            if version is None:
+                connection.execute(sa.text("INSERT INTO schema_version (version) VALUES (:v)"), {"v": SCHEMA_VERSION})
+            elif version != SCHEMA_VERSION:
+                raise StoreError(
+                    f"the state was written by another version of phalanx (schema {version}, this one has {SCHEMA_VERSION}); "
+                    "start the version that wrote it, or choose another --state"
+                )
+
+    def _write(self) -> None:
+        closing = False
+        while not closing:
+            units = [self._queue.get()]
+            while not self._queue.empty():
+                units.append(self._queue.get())
+            closing = None in units
+            batch = [unit for unit in units if unit is not None]
+            try:
+                if self._failed is not None:
+                    raise self._failed
+                with self._engine.begin() as connection:
+                    for writes, _ in batch:
+                        self._apply(connection, writes)
+            except BaseException as error:  # whatever it is: nothing may be acknowledged after it
+                self._failed = error
+                for _, done in batch:
+                    done.set_exception(StoreError(f"could not commit: {error}"))
+            else:
+                for _, done in batch:
+                    done.set_result(None)
+
+    def _apply(self, connection: sa.Connection, writes: list[Write]) -> None:
+        for records, row, key in writes:
+            if row is None:
+                same_key = (records.table.c[name] == value for name, value in zip(records.key, key, strict=True))
+                connection.execute(sa.delete(records.table).where(*same_key))
+            else:
+                connection.execute(self._upsert(records), row)
+
+    def _upsert(self, records: Records) -> Any:
+        if records.name not in self._upserts:
+            statement = self._insert(records.table)
+            changed = {c.name: statement.excluded[c.name] for c in records.table.c if c.name not in records.key}
+            key = list(records.key)
+            update = statement.on_conflict_do_update(index_elements=key, set_=changed) if changed else statement.on_conflict_do_nothing()
+            self._upserts[records.name] = update
+        return self._upserts[records.name]
+
+
+def _sqlite_settings(durability: str) -> Any:
+    def connected(connection: Any, _: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute(f"PRAGMA synchronous={'FULL' if durability == 'full' else 'NORMAL'}")
+        cursor.execute("PRAGMA busy_timeout=10000")
+        cursor.close()
+
+    return connected

@@ -1,0 +1,231 @@
+"""The life of one assignment, told as stories (design rules 1, 2, 4 and 5)."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from phalanx.core import events as ev
+from phalanx.core.states import MEMBERS, PHASES, IllegalTransition, move_assignment
+from phalanx.model.cluster import Cause, MemberState, Phase
+from tests.core.stories import FAILED, OK, TERMINATED, Story
+
+
+def test_nothing_starts_until_every_rank_is_prepared() -> None:
+    story = Story(3)
+    story.tell(ev.Placed(), ev.Prepared(0), ev.Prepared(2))
+    assert story.asked(ev.Start) == []
+    answers = story.tell(ev.Prepared(1, "fdaa::1", "10.0.0.1"))
+    assert [a for a in answers if isinstance(a, ev.Start)] == [ev.Start(0), ev.Start(1), ev.Start(2)]
+    assert story.gang.assignment.phase == Phase.STARTING
+
+
+def test_one_refusal_releases_all_and_charges_nobody() -> None:
+    story = Story(3)
+    story.tell(ev.Placed(), ev.Prepared(0), ev.PrepareRefused(1, "disk", "no space: need 10 GiB, have 1 GiB on node-1"))
+    assert story.asked(ev.Start) == []
+    assert story.asked(ev.Release) == [ev.Release(0), ev.Release(1), ev.Release(2)]
+    assert story.asked(ev.FailWaiting) == []
+    assert story.gang.assignment.verdict is not None and story.gang.assignment.verdict.cause == Cause.REFUSED
+    assert story.release_all() == [ev.GangOver({})]
+
+
+def test_hellos_are_answered_only_when_all_said_it_and_reach_their_peers() -> None:
+    story = Story(2)
+    story.prepared()
+    assert story.tell(ev.Hello(0), ev.Hello(1), ev.PeersReached(0)) == []
+    assert story.gang.assignment.phase == Phase.STARTING
+    assert story.tell(ev.PeersReached(1)) == [ev.AnswerHellos()]
+    assert story.gang.assignment.phase == Phase.RUNNING
+
+
+def test_peers_are_checked_pairwise_up_to_sixteen_and_in_a_ring_above() -> None:
+    pairwise, ring = Story(16), Story(17)
+    for story, expected in ((pairwise, 30), (ring, 2)):
+        story.prepared()
+        checks = [c for c in story.asked(ev.CheckPeers) if isinstance(c, ev.CheckPeers)]
+        assert [len(check.addresses) for check in checks] == [expected] * story.gang.assignment.size
+    last = ring.asked(ev.CheckPeers)[-1]
+    assert isinstance(last, ev.CheckPeers) and last.addresses == ("fdaa::0", "10.0.0.0")
+
+
+def test_an_unreachable_peer_is_the_nodes_fault_and_names_the_address() -> None:
+    story = Story(2)
+    story.prepared()
+    story.tell(ev.PeersReached(1, ("fdaa::0",)))
+    assert story.gang.assignment.phase == Phase.ENDING
+    failure = story.gang.assignment.failures[0]
+    assert failure.cause == Cause.NODE and "fdaa::0" in failure.sentence and not failure.user_fault
+
+
+def test_a_rank_stopped_before_user_code_is_killed_not_interrupted() -> None:
+    story = Story(2)
+    story.prepared()
+    answers = story.tell(ev.StopAsked(Cause.STOPPED))
+    assert [a.signal for a in answers if isinstance(a, ev.StopRank)] == [signal.SIGKILL, signal.SIGKILL]
+
+
+def test_all_ranks_succeed_and_the_caller_gets_rank_0s_result() -> None:
+    story = Story(2).working()
+    story.tell(ev.Put(1, "in-1", 1, TERMINATED.__class__("ok", b"rank 1")))
+    answers = story.tell(ev.Put(0, "in-1", 1, OK))
+    assert ev.Decide("in-1", 1, "ok", OK) in answers
+    assert ev.BecameIdle() in answers and story.gang.assignment.phase == Phase.RUNNING
+
+
+def test_rank_0_alone_succeeds_and_the_others_are_released_after_the_window() -> None:
+    story = Story(2).working()
+    assert story.tell(ev.Put(0, "in-1", 1, OK)) == [ev.SetTimer("finish", 10_000, "in-1")]
+    answers = story.tell(ev.TimerFired("finish", "in-1"), after_ms=10_000)
+    assert ev.Decide("in-1", 1, "ok", OK) in answers
+    assert [a.rank for a in answers if isinstance(a, ev.StopRank)] == [1]
+    story.exit_all(code=1)   # what a released rank exits with is nobody's failure
+    assert story.gang.assignment.verdict is not None and story.gang.assignment.verdict.cause == Cause.RELEASED
+
+
+def test_a_failure_inside_the_window_fails_the_call() -> None:
+    story = Story(2).working()
+    story.tell(ev.Put(0, "in-1", 1, OK), ev.Put(1, "in-1", 1, FAILED))
+    assert story.asked(ev.Decide) == []          # the verdict waits for every rank's end
+    decided = [a for a in story.exit_all() if isinstance(a, ev.Decide)]
+    assert [d.status for d in decided] == ["failed"]
+    assert decided[0].failure is not None and decided[0].failure.result == b"pickled" and decided[0].failure.rank == 1
+
+
+def test_case_37_a_rank_that_exits_without_a_word_stops_all_and_is_named() -> None:
+    story = Story(4).working()
+    answers = story.tell(ev.Exited(2, story.now, code=1))
+    assert sorted(a.rank for a in answers if isinstance(a, ev.StopRank)) == [0, 1, 3]
+    story.tell(*(ev.Exited(r, story.now, signal=2) for r in (0, 1, 3)))
+    decided = story.asked(ev.Decide)[0]
+    assert isinstance(decided, ev.Decide) and decided.failure is not None
+    assert "rank 2" in decided.failure.sentence and "code 1" in decided.failure.sentence and "node-2" in decided.failure.sentence
+
+
+def test_a_connection_error_is_not_blamed_when_another_rank_had_died_before() -> None:
+    """Rank 0 reports a reset connection; rank 1's exit, earlier by its agent's clock, is confirmed only later."""
+    story = Story(2).working()
+    died_at = story.now
+    story.tell(ev.Put(0, "in-1", 1, FAILED))
+    story.tell(ev.Exited(1, died_at, code=3))
+    story.tell(ev.Exited(0, story.now + 5))
+    decided = story.asked(ev.Decide)[0]
+    assert isinstance(decided, ev.Decide) and decided.failure is not None
+    assert decided.failure.cause == Cause.EXIT and decided.failure.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "cause", "words"),
+    [
+        (ev.Exited(1, 0, signal=9, oom_killed=True, sentence="limit 128 MiB, peak 128 MiB"), Cause.OOM, "limit 128 MiB"),
+        (ev.Exited(1, 0, signal=9), Cause.SIGNAL, "SIGKILL"),
+        (ev.Exited(1, 0, signal=11), Cause.SIGNAL, "SIGSEGV"),
+        (ev.Exited(1, 0, code=0), Cause.EXIT, "before it returned a result"),
+        (ev.NodeLost(1, "node-1 is gone"), Cause.NODE, "node-1"),
+    ],
+)
+def test_case_96_the_cause_of_a_death_is_told_apart(event: ev.Event, cause: Cause, words: str) -> None:
+    story = Story(2).working()
+    story.tell(event)
+    story.tell(ev.Exited(0, story.now + 1))
+    verdict = story.gang.assignment.verdict
+    assert verdict is not None and verdict.cause == cause and verdict.rank == 1 and words in verdict.sentence
+
+
+def test_a_lost_node_puts_the_input_back_in_the_queue() -> None:
+    story = Story(2).working()
+    story.tell(ev.NodeLost(1, "node-1 is gone"), ev.Exited(0, story.now + 5))
+    assert story.asked(ev.Decide) == [] and story.asked(ev.Requeue) == [ev.Requeue("in-1", "node-1 is gone")]
+
+
+def test_a_failing_import_fails_what_waits_with_the_users_exception() -> None:
+    story = Story(2)
+    story.prepared()
+    story.tell(*(ev.PeersReached(r) for r in (0, 1)), ev.Hello(0), ev.Hello(1), ev.TaskFailed(1, b"pickled", "ImportError"))
+    story.exit_all()
+    failing = story.asked(ev.FailWaiting)[0]
+    assert isinstance(failing, ev.FailWaiting) and failing.failure.result == b"pickled"
+
+
+def test_a_plain_functions_failed_input_does_not_end_its_container() -> None:
+    story = Story(1, clustered=False).working()
+    answers = story.tell(ev.Put(0, "in-1", 1, FAILED))
+    assert ev.Decide("in-1", 1, "failed", FAILED) in answers
+    assert story.gang.assignment.phase == Phase.RUNNING and story.gang.takes_inputs
+
+
+def test_inputs_go_to_all_ranks_in_one_order_and_one_is_open_at_a_time() -> None:
+    story = Story(2).running()
+    assert story.gang.takes_inputs
+    story.tell(ev.Delivered("in-1", 1), ev.Fetched(0, "in-1"))
+    assert not story.gang.takes_inputs
+    assert story.gang.offer(0) is None           # rank 0 is held: rank 1 has not put in-1
+    offered = story.gang.offer(1)
+    assert offered is not None and offered.input_id == "in-1"
+    story.tell(ev.Fetched(1, "in-1"), ev.Put(0, "in-1", 1, OK))
+    assert not story.gang.takes_inputs
+    story.tell(ev.Put(1, "in-1", 1, OK))
+    assert story.gang.takes_inputs
+
+
+def test_concurrent_inputs_are_offered_in_the_same_order_on_every_rank() -> None:
+    story = Story(2, max_inputs=2).running()
+    story.tell(ev.Delivered("in-1", 1), ev.Delivered("in-2", 1))
+    assert not story.gang.takes_inputs
+    orders = []
+    for rank in (0, 1):
+        order = []
+        while (attempt := story.gang.offer(rank)) is not None:
+            order.append(attempt.input_id)
+            story.tell(ev.Fetched(rank, attempt.input_id))
+        orders.append(order)
+    assert orders == [["in-1", "in-2"], ["in-1", "in-2"]]
+
+
+def test_a_result_of_an_old_attempt_changes_nothing() -> None:
+    story = Story(2).working()
+    assert story.tell(ev.Put(0, "in-1", 9, OK)) == []
+    assert story.gang.open[0].results == {}
+
+
+def test_case_82_a_cancelled_input_is_decided_when_every_rank_is_done_with_it() -> None:
+    story = Story(2).working()
+    answers = story.tell(ev.CancelAsked("in-1"))
+    assert ev.CancelOnRanks("in-1", (0, 1)) in answers
+    story.tell(ev.Put(0, "in-1", 1, TERMINATED))
+    assert story.asked(ev.Decide) == [] and story.gang.cancelled_on(1) == ["in-1"]
+    story.tell(ev.Put(1, "in-1", 1, TERMINATED))
+    assert [d.status for d in story.asked(ev.Decide) if isinstance(d, ev.Decide)] == ["terminated"]
+    assert story.gang.assignment.phase == Phase.RUNNING
+
+
+def test_a_rank_that_ignores_its_cancellation_is_stopped_with_its_gang() -> None:
+    story = Story(2).working()
+    story.tell(ev.CancelAsked("in-1"), ev.Put(0, "in-1", 1, TERMINATED))
+    answers = story.tell(ev.TimerFired("cancel", "in-1"), after_ms=30_000)
+    assert [a.rank for a in answers if isinstance(a, ev.StopRank)] == [1]
+    assert [d.status for d in story.exit_all() if isinstance(d, ev.Decide)] == ["terminated"]
+
+
+def test_an_idle_gang_leaves_by_the_kill_switch_and_is_interrupted_if_it_does_not() -> None:
+    story = Story(2).running()
+    story.tell(ev.StopAsked(Cause.IDLE, graceful=True))
+    assert story.gang.must_leave(0) and not story.gang.is_counted
+    assert story.asked(ev.StopRank) == []
+    story.tell(ev.Exited(0, story.now))
+    story.tell(ev.TimerFired("drain"), ev.TimerFired("linger"), after_ms=30_000)
+    assert [s.rank for s in story.asked(ev.StopRank) if isinstance(s, ev.StopRank)] == [1]
+
+
+def test_what_remains_on_a_node_is_reported_with_the_rank() -> None:
+    story = Story(2).working()
+    story.tell(ev.Put(0, "in-1", 1, OK), ev.Put(1, "in-1", 1, OK), ev.StopAsked(Cause.STOPPED))
+    story.exit_all()
+    assert story.tell(ev.Released(0), ev.Released(1, "process 41 in state D")) == [ev.GangOver({1: "process 41 in state D"})]
+
+
+def test_the_tables_name_every_state_and_refuse_the_rest() -> None:
+    assert set(PHASES) == set(Phase) and set(MEMBERS) == set(MemberState)
+    with pytest.raises(IllegalTransition, match="running -> preparing"):
+        move_assignment(Story().running().gang.assignment, Phase.PREPARING)
