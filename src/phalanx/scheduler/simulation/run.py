@@ -38,7 +38,8 @@ class Outcome:
     jobs: list[Started]
     window_ms: int = 0
     busy_node_ms: int = 0              # within the arrival window
-    lost_node_ms: int = 0              # work done again after faults
+    lost_node_ms: int = 0              # work done again after faults and evictions
+    kept_node_ms: int = 0              # nodes kept for a gang without running it
     promises: int = 0
     broken: int = 0
     evictions: int = 0
@@ -120,6 +121,8 @@ class _Simulation:
         while self.events:
             now = self.events[0][0]
             self.outcome.busy_node_ms += self.busy * max(0, min(now, self.outcome.window_ms) - last)
+            kept = {n for r in self.retentions if r.until_ms > last and r.request_id in self.pending for n in r.node_ids}
+            self.outcome.kept_node_ms += len(kept) * max(0, min(now, self.outcome.window_ms) - last)
             last = min(now, self.outcome.window_ms)
             changes: list[Event] = []
             while self.events and self.events[0][0] == now:
