@@ -49,6 +49,8 @@ class AnsweringServer(OneCallServer):
 
 
 async def server(paths: Paths) -> None:
+    if (paths.state / "broken").exists():
+        sys.exit((paths.state / "broken").read_text())
     loan = await borrow(paths.front_socket)
     grpc = Server([Admin(paths), AnsweringServer(paths.state)])
     await grpc.start(sock=loan.public)

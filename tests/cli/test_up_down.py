@@ -97,6 +97,16 @@ def test_down_with_nothing_up(paths: Paths) -> None:
     assert phalanx("down", "--state", str(paths.state)).output == f"nothing is up with state {paths.state}\n"
 
 
+def test_status_of_a_server_that_does_not_come_back(paths: Paths, config: Config, stand_ins: Any) -> None:
+    up(paths, config)
+    (paths.state / "broken").write_text("the disk is full")
+    read_record(record_path(paths))["server"].signal(signal.SIGKILL)
+    wait_until(lambda: control_plane.find(paths) is None, "the server is gone")
+    wait_until(lambda: "the disk is full" in phalanx("status", "--state", str(paths.state)).output, "its last words")
+    assert "is starting; clients wait for it" in phalanx("status", "--state", str(paths.state)).output
+    phalanx("down", "--state", str(paths.state))
+
+
 def test_a_server_that_was_killed_comes_back(paths: Paths, config: Config, stand_ins: Any) -> None:
     up(paths, config)
     killed = read_record(record_path(paths))["server"]

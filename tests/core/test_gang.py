@@ -36,7 +36,7 @@ def test_hellos_are_answered_only_when_all_said_it_and_reach_their_peers() -> No
     story.prepared()
     assert story.tell(ev.Hello(0), ev.Hello(1), ev.PeersReached(0)) == []
     assert story.gang.assignment.phase == Phase.STARTING
-    assert story.tell(ev.PeersReached(1)) == [ev.AnswerHellos()]
+    assert story.tell(ev.PeersReached(1))[0] == ev.AnswerHellos()
     assert story.gang.assignment.phase == Phase.RUNNING
 
 
@@ -76,8 +76,8 @@ def test_all_ranks_succeed_and_the_caller_gets_rank_0s_result() -> None:
 
 def test_rank_0_alone_succeeds_and_the_others_are_released_after_the_window() -> None:
     story = Story(2).working()
-    assert story.tell(ev.Put(0, "in-1", 1, OK)) == [ev.SetTimer("finish", 10_000, "in-1")]
-    answers = story.tell(ev.TimerFired("finish", "in-1"), after_ms=10_000)
+    assert story.tell(ev.Put(0, "in-1", 1, OK)) == [ev.SetTimer("finish", 10_000, "in-1", 1)]
+    answers = story.tell(ev.TimerFired("finish", "in-1", 1), after_ms=10_000)
     assert ev.Decide("in-1", 1, "ok", OK) in answers
     assert [a.rank for a in answers if isinstance(a, ev.StopRank)] == [1]
     story.exit_all(code=1)   # what a released rank exits with is nobody's failure
@@ -203,7 +203,7 @@ def test_case_82_a_cancelled_input_is_decided_when_every_rank_is_done_with_it() 
 def test_a_rank_that_ignores_its_cancellation_is_stopped_with_its_gang() -> None:
     story = Story(2).working()
     story.tell(ev.CancelAsked("in-1"), ev.Put(0, "in-1", 1, TERMINATED))
-    answers = story.tell(ev.TimerFired("cancel", "in-1"), after_ms=30_000)
+    answers = story.tell(ev.TimerFired("cancel", "in-1", 1), after_ms=30_000)
     assert [a.rank for a in answers if isinstance(a, ev.StopRank)] == [1]
     assert [d.status for d in story.exit_all() if isinstance(d, ev.Decide)] == ["terminated"]
 
@@ -216,6 +216,39 @@ def test_an_idle_gang_leaves_by_the_kill_switch_and_is_interrupted_if_it_does_no
     story.tell(ev.Exited(0, story.now))
     story.tell(ev.TimerFired("drain"), ev.TimerFired("linger"), after_ms=30_000)
     assert [s.rank for s in story.asked(ev.StopRank) if isinstance(s, ev.StopRank)] == [1]
+
+
+def test_an_attempt_that_outlives_its_timeout_fails_the_call_and_names_the_rank() -> None:
+    story = Story(2)
+    story.gang.assignment.timeout_ms = 5_000
+    story.working()
+    assert story.asked(ev.SetTimer)[-1] == ev.SetTimer("timeout", 5_000, "in-1", 1)
+    story.tell(ev.Put(0, "in-1", 1, OK))
+    answers = story.tell(ev.TimerFired("timeout", "in-1", 1), after_ms=5_000)
+    assert [a.rank for a in answers if isinstance(a, ev.StopRank)] == [1]
+    story.exit_all()
+    decided = story.asked(ev.Decide)[0]
+    assert isinstance(decided, ev.Decide) and decided.failure is not None and decided.failure.cause == Cause.TIMEOUT
+    assert "5 s on rank 1" in decided.failure.sentence
+
+
+def test_a_timeout_after_the_decision_changes_nothing() -> None:
+    story = Story(2).working()
+    story.tell(ev.Put(0, "in-1", 1, OK), ev.Put(1, "in-1", 1, OK))
+    assert story.tell(ev.TimerFired("timeout", "in-1", 1)) == []
+    story.tell(ev.Delivered("in-1", 2), ev.Fetched(0, "in-1"))
+    assert story.tell(ev.TimerFired("timeout", "in-1", 1)) == [], "the clock of the first attempt is not the second's"
+
+
+def test_an_import_that_never_ends_fails_what_waits() -> None:
+    story = Story(2)
+    story.gang.assignment.startup_timeout_ms = 9_000
+    story.prepared()
+    story.tell(*(ev.PeersReached(r) for r in (0, 1)), ev.Hello(0), ev.Hello(1), ev.ClusterHello(0))
+    story.tell(ev.TimerFired("startup"), after_ms=9_000)
+    story.exit_all()
+    failing = story.asked(ev.FailWaiting)[0]
+    assert isinstance(failing, ev.FailWaiting) and "9 s on rank 1" in failing.failure.sentence
 
 
 def test_what_remains_on_a_node_is_reported_with_the_rank() -> None:

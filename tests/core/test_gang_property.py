@@ -26,7 +26,7 @@ EVENTS = st.one_of(
     st.builds(ev.Released, RANKS),
     st.builds(ev.StopAsked, st.sampled_from([Cause.STOPPED, Cause.IDLE]), st.just(""), st.booleans()),
     st.builds(ev.CancelAsked, INPUTS, st.booleans()),
-    st.builds(ev.TimerFired, st.sampled_from(["finish", "cancel", "drain", "linger"]), INPUTS),
+    st.builds(ev.TimerFired, st.sampled_from(["finish", "cancel", "drain", "linger", "timeout", "startup"]), INPUTS, st.integers(0, 1)),
 )
 MEANT = (MemberState.IMPORTING, MemberState.READY)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.config import Config
+from phalanx.node import programs
 from phalanx.paths import Paths
 
 from .fake_server import FakeServer
@@ -60,6 +61,10 @@ class AgentProcess:
         self.process = None
         return code
 
+    def clean(self) -> int:
+        return subprocess.run(
+            [*self.command, "-m", "phalanx.node", "--state", str(self.paths.state), "--runtime", self.runtime, "--clean"]).returncode
+
     def log(self) -> str:
         return (self.paths.state / "agent.log").read_text()
 
@@ -85,8 +90,8 @@ def server(state: Path) -> Iterator[FakeServer]:
 def agent(request: pytest.FixtureRequest, state: Path, server: FakeServer) -> Iterator[AgentProcess]:
     """An agent that has registered, on each runtime; stopped at the end, after which nothing may be left."""
     runtime = request.param
-    if runtime != "process" and os.geteuid() != 0:
-        pytest.skip("needs root")
+    if runtime != "process" and (os.geteuid() != 0 or programs.find(runtime) is None):
+        pytest.skip(f"needs root and {runtime}")
     yield from running(AgentProcess(state, runtime), server)
 
 

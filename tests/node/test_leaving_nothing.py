@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from .conftest import AgentProcess
 from .machine_state import traces
 from .test_output import python
 
@@ -63,6 +65,17 @@ def test_a_stopped_agent_takes_all_its_containers_with_it(agent, server):
     agent.start()
     server.until(lambda: len(server.registers) == 2, agent.log)
     assert not server.registers[1].adopted
+
+
+def test_what_a_killed_agent_left_can_be_removed_without_a_server(agent, server):
+    server.run(1, "/bin/sh", "-c", "echo up; sleep 1000")
+    server.wait(1, 0, lambda seen: b"up" in seen.text())
+    agent.kill()
+    server.down()
+    assert agent.clean() == 0
+    left = machine(agent)
+    assert not (left.processes | left.links | left.mounts | left.cgroups | left.folders), left
+    server.up()
 
 
 def shim_of(agent, name: str) -> int:
@@ -157,3 +170,21 @@ def test_repeated_commands_change_nothing(agent, server):
     assert seen.text() == b"once\n"
     server.send(release=pb.Release(assignment=1, rank=0))
     server.wait(1, 0, lambda seen: len(seen.released) == 2)
+
+
+def test_an_agent_that_is_stopped_while_it_comes_up_leaves_nothing(state, server):
+    """SIGTERM at whatever moment: its bridge must not come to be after it has left."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    for moment in (0, 1, 2, 3):
+        agent = AgentProcess(state, "crun")
+        registers = len(server.registers)
+        agent.start()
+        if moment:
+            server.until(lambda: len(server.registers) > registers, agent.log)      # noqa: B023
+            time.sleep(0.01 * (moment - 1))     # no condition to wait for: any moment is right
+        else:
+            server.until(lambda: "runtime" in agent.log(), agent.log)               # noqa: B023
+        assert agent.stop() == 0, agent.log()
+        left = machine(agent)
+        assert not (left.processes | left.links | left.mounts | left.cgroups | left.folders), left

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 
+from phalanx.node import programs
 from phalanx.node.addresses import NoAddress, Ranges, agent_subnet, process_addresses
 from phalanx.paths import Paths
 from phalanx.protocol import agent_pb2 as pb
@@ -180,6 +184,30 @@ def test_the_way_out(agent, server):
         assert server.finish(1).text() == b"out\n"
         server.run(2, *python(code), block_network=True)
         assert b"unreachable" in server.finish(2).text()
+
+
+@pytest.mark.root
+def test_a_machine_whose_firewall_drops_forwarded_packets(state, server, tmp_path):
+    """As Docker leaves it. In a network namespace of the test's own: the agent adds its rules, and takes them back."""
+    if os.geteuid() != 0 or programs.find("crun") is None:
+        pytest.skip("needs root and crun")
+    rules = tmp_path / "docker.nft"
+    chain = "chain FORWARD {\ntype filter hook forward priority filter; policy drop;\n}"
+    rules.write_text("".join(f"table {family} filter {{\n{chain}\n}}\n" for family in ("ip", "ip6")))
+    script = f"ip link set lo up; nft -f {rules}; {sys.executable} \"$@\"; code=$?; nft list ruleset > {tmp_path}/after.nft; exit $code"
+    agent = AgentProcess(state, "crun", command=("unshare", "-n", "sh", "-c", f"trap '' TERM; {script}", "sh"))
+    agent.start()
+    try:
+        agent.registered(server)
+        mine = [addresses(server.prepare(1, rank)) for rank in (0, 1)]
+        server.send(check_peers=pb.CheckPeers(assignment=1, rank=0, addresses=list(mine[1])))
+        assert not server.wait(1, 0, lambda seen: bool(seen.reached)).reached[0].unreachable
+    finally:
+        os.killpg(agent.process.pid, signal.SIGTERM)
+        assert agent.process.wait(30) == 0, agent.log()
+    after = (tmp_path / "after.nft").read_text()
+    assert after.count("policy drop") == 2
+    assert "phx" not in after
 
 
 def test_ranges_give_each_number_once_and_late_again():

@@ -18,6 +18,7 @@ from phalanx.server.unit import Unit
 LONGEST_POLL_S = 55.0
 MOST_OUTSTANDING = 1000
 MOST_LISTED = 100
+LOGS_FIRST_S = 1.0
 Result = api_pb2.GenericResult
 SUCCESS = Result.GENERIC_STATUS_SUCCESS
 
@@ -72,6 +73,8 @@ class Calls:
             if outputs or left <= 0:
                 break
             await self._server.topics.wait(("outputs", call.call_id), left)
+        if outputs:   # what ranks printed before they returned is readable before the result is: people read them in that order
+            await self._server.logs.settle(LOGS_FIRST_S)
         most = request.max_values or len(outputs)
         outputs = outputs[:most]
         last = f"{outputs[-1].seq}-0" if outputs else (request.last_entry_id or "0-0")

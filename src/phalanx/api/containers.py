@@ -46,11 +46,12 @@ class Containers:
         return api_pb2.ContainerHeartbeatResponse(cancel_input_event=api_pb2.CancelInputEvent(input_ids=cancelled))
 
     async def FunctionGetInputs(self, request: Any, caller: Caller, unit: Unit) -> Any:
+        most, linger_s = max(request.batch_max_size, 1), request.batch_linger_ms / 1000
         try:
-            attempt = await self._containers.next_input(unit, *_task(caller), INPUT_POLL_S)
+            attempts = await self._containers.next_inputs(unit, *_task(caller), INPUT_POLL_S, most, linger_s)
         except MustLeave:
             return api_pb2.FunctionGetInputsResponse(inputs=[api_pb2.FunctionGetInputsItem(kill_switch=True)])
-        return api_pb2.FunctionGetInputsResponse(inputs=[self._item(attempt)] if attempt is not None else [])
+        return api_pb2.FunctionGetInputsResponse(inputs=[self._item(attempt) for attempt in attempts])
 
     def _item(self, attempt: Attempt) -> Any:
         item: Input = self._server.world[Input][attempt.input_id]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import grpclib.server
 from grpclib.config import Configuration
-from grpclib.encoding.proto import ProtoCodec, ProtoStatusDetailsCodec
+from grpclib.encoding.proto import ProtoCodec
 from grpclib.events import _DispatchServerEvents
 from grpclib.protocol import H2Protocol
 from h2.config import H2Configuration
@@ -48,7 +49,9 @@ class Listener:
     async def serve(self, public: socket.socket, tasks: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(lambda: _FirstBytes(self, preamble=False), sock=public, backlog=4096))
-        self._servers.append(await loop.create_unix_server(lambda: _FirstBytes(self, preamble=True), sock=tasks, backlog=4096))
+        # From Python 3.13 on a server removes its socket's path when it closes; this path is the front's.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        self._servers.append(await loop.create_unix_server(lambda: _FirstBytes(self, preamble=True), sock=tasks, backlog=4096, **keep))
 
     async def close(self) -> None:
         """Stop accepting and cut what is open: clients come back to whoever holds the socket next."""
@@ -89,7 +92,7 @@ class _Handler(grpclib.server.Handler):
     """Remembers, for every request of one connection, the task it came from."""
 
     def __init__(self, mapping: dict[str, grpclib.const.Handler], task: Task | None) -> None:
-        super().__init__(mapping, ProtoCodec(), ProtoStatusDetailsCodec(), _DispatchServerEvents())
+        super().__init__(mapping, ProtoCodec(), None, _DispatchServerEvents())
         self._task = task
 
     def accept(self, stream: Any, headers: Any, release_stream: Any) -> None:

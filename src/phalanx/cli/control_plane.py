@@ -74,6 +74,14 @@ def find(paths: Paths) -> Running | None:
     return Running(paths, load_config(paths), listen)
 
 
+def why_none(paths: Paths) -> str:
+    """What to tell somebody who wants a control plane where `find` finds none."""
+    supervisor = read_record(record_path(paths)).get("supervisor")
+    if supervisor is None or not supervisor.is_alive():
+        return f"nothing is up with state {paths.state}: start it with `phalanx up`, or name another with --state"
+    return f"the server of {paths.state} is starting; clients wait for it. Its last words:\n{last_words(paths, 'server')}"
+
+
 def start(paths: Paths, config: Config, die_with_us: bool, remove_state: bool = False,
           commands: dict[str, list[str]] | None = None) -> Running:
     """Start all and wait until the server answers and the agent has joined. Raises ClickException with what went wrong."""

@@ -21,7 +21,7 @@ def status(state: Path, as_json: bool) -> None:
     """Control plane, nodes, clusters, what waits and why."""
     running = control_plane.find(Paths(state))
     if running is None:
-        raise click.ClickException(f"nothing is up with state {state}: start it with `phalanx up`, or name another with --state")
+        raise click.ClickException(control_plane.why_none(Paths(state)))
     try:
         answer = running.status()
     except AdminError as error:

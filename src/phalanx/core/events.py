@@ -128,6 +128,7 @@ class TimerFired:
 
     name: str
     input_id: str = ""
+    attempt: int = 0            # a timer of an earlier attempt at the same input changes nothing
 
 
 Event = (
@@ -220,9 +221,10 @@ class FailWaiting:
 
 @dataclass(frozen=True)
 class SetTimer:
-    name: str                                # finish, cancel, drain, linger
+    name: str                                # finish, cancel, drain, linger, timeout, startup
     delay_ms: int
     input_id: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,11 @@ class Gang:
 
     def offer(self, rank: int) -> Attempt | None:
         """The next attempt that this rank has not fetched, in the order that holds for all ranks."""
-        return next((a for a in self.open if rank not in a.fetched and rank not in a.results and not a.cancelling), None)
+        return next((a for a in self.open if self._is_new_to(a, rank)), None)
+
+    def offers(self, rank: int) -> int:
+        """How many attempts this rank has not fetched."""
+        return sum(self._is_new_to(attempt, rank) for attempt in self.open)
 
     @property
     def takes_inputs(self) -> bool:
@@ -125,8 +129,8 @@ class Gang:
                 return self._drain(cause, now_ms) if graceful else self._stop_asked(cause, sentence, now_ms)
             case ev.CancelAsked(input_id, terminate):
                 return self._cancel(input_id, terminate, now_ms)
-            case ev.TimerFired(name, input_id):
-                return self._timer(name, input_id, now_ms)
+            case ev.TimerFired():
+                return self._timer(event, now_ms)
 
     # ------------------------------------------------------------ start
 
@@ -189,7 +193,10 @@ class Gang:
         for member in self.members:
             member.started_ms = now_ms
             self._move(member, MemberState.IMPORTING)
-        return [ev.AnswerHellos()]
+        self.assignment.idle_since_ms = now_ms      # until an input comes: the one it was started for may be gone
+        startup = self.assignment.startup_timeout_ms
+        timers: list[ev.Instruction] = [ev.SetTimer("startup", startup)] if startup else []
+        return [ev.AnswerHellos(), ev.BecameIdle(), *timers]
 
     def _cluster_hello(self, rank: int) -> list[ev.Instruction]:
         member = self.members[rank]
@@ -211,13 +218,17 @@ class Gang:
 
     def _fetched(self, rank: int, input_id: str) -> list[ev.Instruction]:
         attempt = self._attempt(input_id)
-        if attempt is not None and rank not in attempt.fetched:
-            attempt.fetched.append(rank)
-            self._touch(attempt)
         member = self.members[rank]
         if member.state == MemberState.IMPORTING:   # a plain function says no cluster hello
             self._move(member, MemberState.READY)
-        return []
+        if attempt is None or rank in attempt.fetched:
+            return []
+        attempt.fetched.append(rank)
+        self._touch(attempt)
+        is_first = len(attempt.fetched) == 1
+        if not is_first or not self.assignment.timeout_ms:
+            return []
+        return [ev.SetTimer("timeout", self.assignment.timeout_ms, input_id, attempt.attempt)]
 
     def _put(self, event: ev.Put, now_ms: int) -> list[ev.Instruction]:
         for overdue in self._overdue:
@@ -236,7 +247,7 @@ class Gang:
         if len(attempt.results) == self.assignment.size:
             return self._decide_complete(attempt, now_ms)
         if event.rank == 0 and event.result.status == "ok" and not attempt.cancelling:
-            return [ev.SetTimer("finish", self.policy.finish_window_ms, event.input_id)]
+            return [ev.SetTimer("finish", self.policy.finish_window_ms, event.input_id, attempt.attempt)]
         return []
 
     def _decide_complete(self, attempt: Attempt, now_ms: int) -> list[ev.Instruction]:
@@ -266,17 +277,22 @@ class Gang:
         if len(attempt.results) == self.assignment.size:
             return self._decide_complete(attempt, now_ms)
         running = tuple(r for r in attempt.fetched if r not in attempt.results)
-        return [ev.CancelOnRanks(input_id, running), ev.SetTimer("cancel", self.policy.grace_ms, input_id)]
+        return [ev.CancelOnRanks(input_id, running), ev.SetTimer("cancel", self.policy.grace_ms, input_id, attempt.attempt)]
 
-    def _timer(self, name: str, input_id: str, now_ms: int) -> list[ev.Instruction]:
+    def _timer(self, event: ev.TimerFired, now_ms: int) -> list[ev.Instruction]:
+        name = event.name
         if name == "drain" and self.assignment.phase != Phase.ENDED and self.assignment.draining and not self.assignment.stopping:
             return self._stop(self.assignment.verdict.cause if self.assignment.verdict else Cause.IDLE, now_ms)
         if name == "linger" and self.assignment.phase == Phase.ENDING:
             alive = [m.rank for m in self.members if m.state in ALIVE]
             return [ev.StopRank(rank, signal.SIGINT, self.policy.grace_ms, self.assignment.stopping) for rank in alive]
-        attempt = self._attempt(input_id)
-        if attempt is None or self.assignment.phase != Phase.RUNNING:
+        if name == "startup" and self.assignment.phase == Phase.RUNNING:
+            return self._startup_over(now_ms)
+        attempt = self._attempt(event.input_id)
+        if attempt is None or attempt.attempt != event.attempt or self.assignment.phase != Phase.RUNNING:
             return []
+        if name == "timeout":
+            return self._timed_out(attempt, now_ms)
         if name == "cancel":
             return self._stop(Cause.CANCELLED, now_ms)
         if name == "finish" and attempt.results.get(0) is not None and not attempt.cancelling:
@@ -284,6 +300,23 @@ class Gang:
             self._overdue.append(attempt)
             return [self._close(attempt, decision), *self._stop(Cause.RELEASED, now_ms)]
         return []
+
+    def _timed_out(self, attempt: Attempt, now_ms: int) -> list[ev.Instruction]:
+        """One clock per attempt, from its first delivery to its last rank."""
+        late = next((rank for rank in range(self.assignment.size) if rank not in attempt.results), 0)
+        sentence = f"the input ran longer than its timeout of {self.assignment.timeout_ms / 1000:g} s{self._on(late)}"
+        return self._fail(Failure(Cause.TIMEOUT, late, now_ms, sentence, input_id=attempt.input_id), now_ms)
+
+    def _startup_over(self, now_ms: int) -> list[ev.Instruction]:
+        late = next((m.rank for m in self.members if m.state == MemberState.IMPORTING), None)
+        if late is None:
+            return []
+        seconds = self.assignment.startup_timeout_ms / 1000
+        sentence = f"import and @enter took longer than the startup timeout of {seconds:g} s{self._on(late)}"
+        return self._fail(Failure(Cause.TIMEOUT, late, now_ms, sentence), now_ms)
+
+    def _on(self, rank: int) -> str:
+        return f" on rank {rank} (node {self.members[rank].node_id})" if self.assignment.clustered else ""
 
     # ------------------------------------------------------------ end
 
@@ -422,6 +455,10 @@ class Gang:
 
     # ------------------------------------------------------------ records
 
+    @staticmethod
+    def _is_new_to(attempt: Attempt, rank: int) -> bool:
+        return rank not in attempt.fetched and rank not in attempt.results and not attempt.cancelling
+
     def _attempt(self, input_id: str) -> Attempt | None:
         return next((a for a in self.open if a.input_id == input_id), None)
 
@@ -443,4 +480,4 @@ class Gang:
         self._changed[id(record)] = record
 
 
-_USER_CAUSES = (Cause.EXCEPTION, Cause.OOM, Cause.SIGNAL, Cause.EXIT, Cause.REFUSED)
+_USER_CAUSES = (Cause.EXCEPTION, Cause.TIMEOUT, Cause.OOM, Cause.SIGNAL, Cause.EXIT, Cause.REFUSED)

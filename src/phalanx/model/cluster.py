@@ -36,6 +36,7 @@ class Cause(StrEnum):
     OOM = "oom"
     SIGNAL = "signal"
     EXIT = "exit"               # an exit code without a word
+    TIMEOUT = "timeout"         # the function's own
     EXCEPTION = "exception"     # the user's, with traceback
     COLLECTIVE = "collective"   # connection and collective errors: mostly echoes of another rank's end
     STOPPED = "stopped"         # the app, the cluster or a container was stopped by someone
@@ -103,6 +104,8 @@ class Assignment:
     gpu_type: str = ""          # the chosen preference
     gpu_choice: int = 0         # its place in Function.ranked
     max_inputs: int = 1
+    timeout_ms: int = 0         # of one attempt, from its first delivery; 0: none
+    startup_timeout_ms: int = 0 # from the first barrier to the end of import and @enter on every rank; 0: none
     verdict: Failure | None = None
     failures: list[Failure] = field(default_factory=list)
     stopping: str = ""          # Cause, once ranks are told to stop

@@ -61,6 +61,7 @@ class Request:
     attempt: int = 1
     warm: bool = False                          # no input waits for it: a pool's setting wants it
     evictions: int = 0                          # how often it has had others evicted for itself
+    deadline_ms: int | None = None              # when waiting for nodes ends with the reason as the error; None: never
 
     @property
     def expected_ms(self) -> int:
@@ -188,4 +189,5 @@ class Plan:
     evict: tuple[Evict, ...] = ()
     provision: tuple[Provision, ...] = ()
     release: tuple[str, ...] = ()       # node ids that nobody needs any more and that cost something
+    expired: tuple[str, ...] = ()       # waiting requests whose queue deadline has passed: to be failed with their reason
     order: tuple[str, ...] = field(default=())   # request ids in the order they were considered: the queue

@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, help="simulated GPUs of a virtual node")
     parser.add_argument("--gpu", help="the type they say they are; any takes every type")
     parser.add_argument("--runtime", choices=["auto", "crun", "runc", "runsc", "process"])
+    parser.add_argument("--clean", action="store_true", help="stop what an agent that is gone has left running, remove it, and end")
     arguments = parser.parse_args()
     paths = Paths((arguments.state or default_state()).resolve())
     config = Config.load(paths.config) if paths.config.exists() else Config()
@@ -38,7 +39,7 @@ def main() -> int:
         return 1
     agent = Agent(paths, chosen("nodes"), chosen("gpus"), chosen("gpu"), chosen("runtime"), config.join_secret, config.extra)
     try:
-        asyncio.run(agent.run())
+        asyncio.run(agent.clean() if arguments.clean else agent.run())
     except (NotWelcome, NoRuntime, LaunchFailed, ValueError) as failure:
         say(str(failure))
         return 1

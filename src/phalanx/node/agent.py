@@ -27,11 +27,11 @@ from .choose import Choice, choose
 from .container import Container, left_behind
 from .image import default_image
 from .launching import Launcher, LaunchFailed
-from .layers import BadLayer, Layers
+from .layers import Layers
 from .outfit import Fleet
 from .preparing import Preparer, Refused
 from .saying import say, say_failure
-from .session import Session, TasksChannel
+from .session import ServerAway, Session, TasksChannel
 from .spec import Spec, write_whole
 
 PROTOCOL = 1
@@ -59,7 +59,16 @@ class Agent:
         self.lost_at_ms = 0
         self._jobs: set[asyncio.Task[None]] = set()
         self._preparing: dict[Key, asyncio.Task[None]] = {}
+        self._bridging: asyncio.Task[None] | None = None
         self._leaving = asyncio.Event()
+
+    async def clean(self) -> None:
+        """Only what `run` does at its end: for a fleet whose agent was killed. Raises LaunchFailed."""
+        self._make_folders()
+        self.agent_id = self._own_id()
+        await self._choose_runtime()
+        await self._adopt()
+        await self._leave()
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises NotWelcome, NoRuntime, LaunchFailed."""
@@ -76,7 +85,10 @@ class Agent:
         await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
         for task in (serving, watching, leaving):
             task.cancel()
-        if serving.done() and not serving.cancelled():
+        await asyncio.wait({serving, watching, leaving})
+        if not serving.cancelled() and not self.containers:
+            await self.launcher.leave()
+        if not serving.cancelled():
             serving.result()
         await self._leave()
 
@@ -137,6 +149,8 @@ class Agent:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+        if self._bridging is not None:
+            await asyncio.wait({self._bridging})
         running = list(self.containers.values())
         ending = []
         for container in running:
@@ -191,7 +205,9 @@ class Agent:
             raise NotWelcome(welcome.refusal)
         self.welcome = welcome
         if self.choice.runtime != "process" and self.preparer.ranges is None:
-            await self._make_bridge(welcome.workspace_prefix)
+            # Begun, it is finished: a bridge that comes to be after we have left would stay.
+            self._bridging = self._job(self._make_bridge(welcome.workspace_prefix))
+            await asyncio.shield(self._bridging)
         self.session, self.lost_at_ms = session, 0
         for container in self.containers.values():
             if container.phase in ("prepared", "running", "ended"):
@@ -294,10 +310,11 @@ class Agent:
         container.report_again()
         container.start_pump()
 
-    def _fetch(self, layer_id: str) -> AsyncIterator[agent_pb2.LayerFile]:
+    async def _fetch(self, layer_id: str) -> AsyncIterator[agent_pb2.LayerFile]:
         if self.session is None:
-            raise BadLayer("the server is away")
-        return self.session.fetch_layer(layer_id)
+            raise ServerAway("no session")
+        async for part in self.session.fetch_layer(layer_id):
+            yield part
 
     async def _check(self, container: Container, addresses: list[str]) -> None:
         silent = await container.check(addresses)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import network, programs
+from . import firewall, network, programs
 
 # 64 ranges of 4094 addresses, in the part of 10/8 that the usual tools (Docker, Kubernetes, libvirt, VPNs) take last.
 CANDIDATES = list(ipaddress.ip_network("10.112.0.0/14").subnets(new_prefix=20))
@@ -46,7 +46,7 @@ def make(name: str, ipv6: str, preferred: str) -> dict[str, Any]:
             f"link set {name} up\n"
         ))
     try:
-        programs.run(["nft", "-f", "-"], _rules(name, str(chosen)))
+        firewall.open_for(name, str(chosen))
         _forward(name)
     except (programs.ProgramFailed, OSError):
         remove(name)
@@ -56,8 +56,7 @@ def make(name: str, ipv6: str, preferred: str) -> dict[str, Any]:
 
 def remove(name: str) -> None:
     """Take the bridge and its rules away; quiet when there are none."""
-    if programs.find("nft"):
-        programs.run(["nft", "delete", "table", "inet", name], may_fail=True)
+    firewall.close_for(name)
     programs.run(["ip", "link", "del", name], may_fail=True)
     _unforward(name)
 
@@ -101,27 +100,6 @@ def _range_of(name: str) -> str:
         for address in row.get("addr_info", ()):
             return str(ipaddress.ip_interface(f"{address['local']}/{address['prefixlen']}").network)
     return ""
-
-
-def _rules(name: str, ipv4: str) -> str:
-    """Within the bridge everything; into it only answers; out of it by masquerade.
-
-    The first rule is for machines where br_netfilter sends bridged frames through here too: both families, or one dies silently.
-    """
-    return f"""
-table inet {name} {{
-  chain forward {{
-    type filter hook forward priority filter; policy accept;
-    iifname "{name}" oifname "{name}" accept
-    oifname "{name}" ct state established,related accept
-    oifname "{name}" drop
-  }}
-  chain outbound {{
-    type nat hook postrouting priority srcnat; policy accept;
-    ip saddr {ipv4} oifname != "{name}" masquerade
-  }}
-}}
-"""
 
 
 def _forward(name: str) -> None:

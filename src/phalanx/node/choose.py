@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from . import programs
 from .launching import Launcher, LaunchFailed
+from .oci_config import OPEN_FILES, may_raise_limits
 
 OCI = ("crun", "runc", "runsc")
 
@@ -65,7 +67,7 @@ def _candidates(wanted: str, failures: list[str]) -> list[Choice]:
         return []
     candidates = []
     if os.geteuid() == 0:
-        candidates = [Choice(name, "root: full isolation", program, guarantees=_FULL) for name, program in found]
+        candidates = [Choice(name, "root: full isolation", program, guarantees=_full()) for name, program in found]
     else:
         failures.append("not root")
     return candidates + _rootless(dict(found), failures)
@@ -107,7 +109,23 @@ def _process(why: str) -> Choice:
     return Choice("process", f"plain processes without isolation ({why})", guarantees=_PROCESS)
 
 
-_FULL = {"network": "yes", "pids": "yes", "limits": "yes", "images": "default image only", "clean-up": "yes"}
+def _full() -> dict[str, str]:
+    return {"network": "yes", "pids": "yes", "limits": f"yes{_low_hard_limits()}", "images": "default image only", "clean-up": "yes"}
+
+
+def _low_hard_limits() -> str:
+    """What containers miss of memlock unlimited and nofile 1048576, where we may not raise this machine's hard limits."""
+    if may_raise_limits():
+        return ""
+    files, locked = resource.getrlimit(resource.RLIMIT_NOFILE)[1], resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+    low = []
+    if files != resource.RLIM_INFINITY and files < OPEN_FILES:
+        low.append(f"open files {files}")
+    if locked != resource.RLIM_INFINITY:
+        low.append(f"locked memory {locked // 1024} KiB")
+    return f", but this machine's hard limits stay: {', '.join(low)} (no CAP_SYS_RESOURCE)" if low else ""
+
+
 _ROOTLESS = {
     "network": "yes among containers; no way out to the internet",
     "pids": "yes",

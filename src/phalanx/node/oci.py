@@ -159,7 +159,7 @@ class OciRuntime(Runtime):
     ) -> subprocess.Popen[bytes]:
         spec = self.spec
         state = os.path.join(os.path.dirname(spec.control_socket), "runtime")
-        flags = ["--root", state, "--log", self._log]
+        flags = ["--root", state, "--log", self._log, "--log-format", "json"]
         if spec.runtime == "crun":
             flags.append("--cgroup-manager=disabled" if spec.rootless else "--cgroup-manager=cgroupfs")
         if spec.runtime == "runsc":
@@ -170,7 +170,7 @@ class OciRuntime(Runtime):
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.wait(timeout=60) != 0:
-            raise RuntimeFault(f"{self.spec.runtime}: {_last_line(self._log) or f'exit code {process.returncode}'}")
+            raise RuntimeFault(f"{self.spec.runtime}: {_last_message(self._log) or f'exit code {process.returncode}'}")
 
     @property
     def _log(self) -> str:
@@ -218,10 +218,8 @@ def _escaped(path: str) -> str:
     return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
 
 
-def _last_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            lines = file.read().strip().splitlines()
-    except OSError:
-        return ""
-    return lines[-1].strip() if lines else ""
+def _last_message(path: str) -> str:
+    """What the runtime logged last, which is why it failed."""
+    with contextlib.suppress(OSError, ValueError, LookupError), open(path) as file:
+        return str(json.loads(file.read().strip().splitlines()[-1])["msg"])
+    return ""

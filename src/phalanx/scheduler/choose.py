@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from phalanx.scheduler.index import Domain
 
@@ -20,9 +20,13 @@ def choose(free: FreeNodes, size: int, fabric_size: int = 1) -> tuple[str, ...]:
     return tuple(node_id for _, ids in sorted(taken) for node_id in ids)
 
 
-def room(free: FreeNodes, fabric_size: int) -> int:
-    """How many nodes whole blocks find. A node without an NVLink domain can't be in a block."""
-    return sum(units for _, _, units in _leaves(free, fabric_size)) * fabric_size
+def whole_blocks(counts: Iterable[tuple[Domain, int]], fabric_size: int) -> int:
+    """How many nodes find room in whole blocks. A node without an NVLink domain can't be in a block."""
+    of_domain: dict[str, int] = {}
+    for domain, count in counts:
+        if domain.nvlink:
+            of_domain[domain.nvlink] = of_domain.get(domain.nvlink, 0) + count
+    return sum(count // fabric_size for count in of_domain.values()) * fabric_size
 
 
 _Leaf = tuple[Domain, list[str], int]

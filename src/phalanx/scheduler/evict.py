@@ -45,6 +45,7 @@ class Evictor:
         self.named: set[str] = set()                     # who was told to stop by this plan
         self._tries = _TRIES
         self._units: dict[str, list[_Unit]] = {}         # fabric -> what could be stopped there at all, cheapest first
+        self._levels: dict[str, dict[tuple[int, int], int]] = {}     # fabric -> (priority, shape) -> nodes
         self._lowest: int | None = None
 
     def victims(self, request: Request, claims: list[Claim]) -> tuple[list[Evict], Claim] | None:
@@ -83,7 +84,7 @@ class Evictor:
         if self._lowest is None:
             holds = self.ledger.index.holds.values()
             self._lowest = min((IDLE if h.warm else h.priority for h in holds if h.preemptible_after_ms is not None), default=1 << 40)
-        return max(request.priority, IDLE + 1) > self._lowest or self.quotas.lends
+        return max(request.priority, IDLE + 1) > self._lowest or self.quotas.may_reclaim_any(request)
 
     def _fabrics(self, target: Target, request: Request) -> list[str]:
         return [name for _, name in target.fullest() if target.totals[name] >= _nodes_for(request)][:_FABRICS]
@@ -98,6 +99,8 @@ class Evictor:
             if claim.fabric == name:
                 fullest = max(there, key=lambda place: (there[place], place), default="")
                 there[fullest] = there.get(fullest, 0) - claim.need
+        if sum(there.values()) + self._could_free(name, target, request) < need:
+            return None
         chosen: list[tuple[_Unit, dict[Cell, int]]] = []
         after = self.quotas.copy()
 
@@ -126,6 +129,18 @@ class Evictor:
                 stop(entry, 1)
         units = [unit for unit, _ in chosen]
         return units, Claim(request.request_id, name, self.ledger.now_ms, _nodes_for(request), target, there)
+
+    def _could_free(self, name: str, target: Target, request: Request) -> int:
+        """A quick bound: the nodes of everything there that the request may stop."""
+        if name not in self._levels:
+            levels: dict[tuple[int, int], int] = {}
+            for unit in self._all_units(name):
+                for cell, count in unit.back.items():
+                    key = (IDLE if unit.ending else unit.priority, cell.shape)
+                    levels[key] = levels.get(key, 0) + count
+            self._levels[name] = levels
+        below = max(request.priority, IDLE + 1) if not self.quotas.may_reclaim_any(request) else 1 << 40
+        return sum(count for (level, shape), count in self._levels[name].items() if level < below and shape in target.shapes)
 
     def _all_units(self, name: str) -> list[_Unit]:
         """What sits on a fabric and may be stopped, whoever asks. Read once a plan."""

@@ -235,8 +235,10 @@ class _Draft:
         old = self.holds.get(hold.holder_id)
         if old is not None and old.whole and hold.whole and (old.node_ids, old.workspace) == (hold.node_ids, hold.workspace):
             self.holds[hold.holder_id] = hold      # the common case: only its end or state changed
-            for name in dict.fromkeys(self.home[n] for n in hold.node_ids if n in self.home):
-                self._release_of(self._own(name), hold.holder_id)
+            if old.ends_ms != hold.ends_ms:
+                end_ms = NEVER if hold.ends_ms is None else hold.ends_ms
+                for name in dict.fromkeys(self.home[n] for n in hold.node_ids if n in self.home):
+                    self._move_end(self._own(name), hold.holder_id, end_ms)
             return
         if old is not None:
             self.end_hold(hold.holder_id)
@@ -244,6 +246,13 @@ class _Draft:
         if hold.whole:
             self.used[hold.workspace] = self.used.get(hold.workspace, 0) + len(hold.node_ids)
         self._place(hold, True)
+
+    @staticmethod
+    def _move_end(fabric: Fabric, who: str, end_ms: int) -> None:
+        if who in fabric.ends:
+            del fabric.releases[bisect_left(fabric.releases, (fabric.ends[who], who))]
+            insort(fabric.releases, (end_ms, who))
+            fabric.ends[who] = end_ms
 
     def end_hold(self, holder_id: str) -> None:
         hold = self.holds.pop(holder_id, None)

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 
 from phalanx.model.fleet import NodeState, Retention
 from phalanx.model.plan import Request
-from phalanx.scheduler.choose import room
+from phalanx.scheduler.choose import choose, whole_blocks
 from phalanx.scheduler.fit import NO_GPU, Option, options_of, serves
 from phalanx.scheduler.index import Cell, Domain, Fabric, FleetIndex
+from phalanx.scheduler.predict import remaining_ms
+
+Timeline = list[tuple[int, str, dict[Cell, int]]]      # (when, who ends, which nodes come back)
 
 
 @dataclass(slots=True)
@@ -46,7 +49,11 @@ class View:
     targets: tuple[Target, ...]
     fabric_size: int
     largest: int = 0                       # the most free nodes on one fabric: a quick no
-    refused: list[tuple[int, int]] = field(default_factory=list)   # (size, end) that found no place in this plan, nor will anything larger
+    refused: list[tuple[int, int, int]] = field(default_factory=list)   # (size, end, ledger version) that found no place
+
+    def known_refusal(self, size: int, end_ms: int, version: int) -> bool:
+        """Nothing that asks as much for as long can find a place either. Version -1: whatever the plan did since."""
+        return any(end_ms >= end and (size >= least if v < 0 else (size, version) == (least, v)) for least, end, v in self.refused)
 
     def refresh(self) -> None:
         self.largest = max((count for target in self.targets for count in target.counts.values()), default=0)
@@ -66,6 +73,10 @@ class Ledger:
         self.given: set[str] = set()                                    # kept nodes that this plan has used
         self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
+        self.version = 0                                                # counts what was taken and claimed
+        self._choices: dict[str, dict[tuple[frozenset[int], int, int], tuple[tuple[str, ...], dict[Cell, int]]]] = {}
+        self._timelines: dict[str, Timeline] = {}
+        self._kept_longest = -1
         self._views: dict[object, View] = {}
         self._view_of: dict[str, View] = {}
         for retention in sorted(retentions, key=lambda r: (r.request_id, r.until_ms)):
@@ -95,9 +106,49 @@ class Ledger:
                     found[domain] = sorted(found[domain] + left) if domain in found else left
         return found
 
+    def choice(self, name: str, target: Target, size: int) -> tuple[tuple[str, ...], dict[Cell, int]]:
+        """The nodes that a gang of this kind and size would get on a fabric, and their cells; () when it does not fit."""
+        known = self._choices.setdefault(name, {})
+        key = (target.shapes, size, target.fabric_size)
+        if key not in known:
+            nodes = choose(self.free(name, target.shapes), size, target.fabric_size)
+            known[key] = (nodes, self.cells_of(name, nodes))
+        return known[key]
+
+    def timeline(self, name: str) -> Timeline:
+        """What comes back when on a fabric, soonest first: the fleet's holds and this plan's own starts; overdue ones at a new end."""
+        found = self._timelines.get(name)
+        if found is None:
+            found = self._timelines[name] = self._build_timeline(self.index.fabrics[name])
+        return found
+
+    def grow(self, name: str, node_id: str, end_ms: int) -> None:
+        """This plan put more on a shared node: it comes back later."""
+        self.grown.setdefault(name, {})[node_id] = end_ms
+        self.version += 1
+        self._timelines.pop(name, None)
+
+    def _build_timeline(self, fabric: Fabric) -> Timeline:
+        now, grown, added = self.now_ms, self.grown.get(fabric.name, {}), self.added.get(fabric.name, ())
+        late = bisect_left(fabric.releases, (now + 1, ""))
+        if not late and not grown and not added:
+            return [(end_ms, who, fabric.parts[who]) for end_ms, who in fabric.releases]
+        line: Timeline = [(end_ms, who, fabric.parts[who]) for end_ms, who in fabric.releases[late:] if who not in grown]
+        for end_ms, who in fabric.releases[:late]:
+            hold = self.index.holds.get(who)
+            if who not in grown:
+                line.append((now + remaining_ms(now, now if hold is None else hold.since_ms, end_ms), who, fabric.parts[who]))
+        line += [(end_ms, node_id, fabric.parts[node_id]) for node_id, end_ms in grown.items()]
+        line += [(end_ms, "", back) for end_ms, back in added]
+        line.sort(key=lambda entry: entry[:2])
+        return line
+
     def take(self, name: str, node_ids: Iterable[str], end_ms: int | None) -> None:
         """Book nodes. `end_ms` is when they come back, None: not within this plan's horizon."""
         fabric = self.index.fabrics[name]
+        self.version += 1
+        self._choices.pop(name, None)
+        self._timelines.pop(name, None)
         gone = self.taken.setdefault(name, set())
         back: dict[Cell, int] = {}
         for node_id in node_ids:
@@ -120,6 +171,8 @@ class Ledger:
 
     def kept_for(self, request: Request, end_ms: int) -> list[str]:
         """Kept nodes that it may use: its own, and those of others when it ends before they are anybody's again."""
+        if request.request_id not in self.kept and end_ms > self._kept_longest:
+            return []
         return [
             node_id
             for owner, node_ids in sorted(self.kept.items())
@@ -141,6 +194,7 @@ class Ledger:
             if self.is_free(node_id):
                 self.kept.setdefault(retention.request_id, []).append(node_id)
                 self.kept_until[node_id] = retention.until_ms
+                self._kept_longest = max(self._kept_longest, retention.until_ms)
                 self.take(self.index.home[node_id], (node_id,), None)
 
     def _look(self, request: Request) -> View:
@@ -169,14 +223,15 @@ class Ledger:
     def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
         if fabric_size <= 1:
             return sum(fabric.sizes.get(shape, 0) for shape in shapes)
-        return room({c.domain: [""] * n for c, n in fabric.total.items() if c.shape in shapes}, fabric_size)
+        return whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
 
     def _count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
-        if fabric_size > 1:
-            return room(self.free(name, shapes), fabric_size)
         fabric = self.index.fabrics[name]
-        count = sum(fabric.free_count.get(shape, 0) for shape in shapes)
         gone = self.taken.get(name)
+        if fabric_size > 1:
+            cells = ((d, ids) for shape in shapes for d, ids in fabric.free.get(shape, {}).items())
+            return whole_blocks(((d, sum(i not in gone for i in ids) if gone else len(ids)) for d, ids in cells), fabric_size)
+        count = sum(fabric.free_count.get(shape, 0) for shape in shapes)
         if gone and count:
             count -= sum(1 for node_id in gone if fabric.cells[node_id].shape in shapes and self._was_free(fabric, node_id))
         return count

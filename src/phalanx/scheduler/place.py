@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.model.plan import Request, Start
 from phalanx.scheduler.choose import choose
-from phalanx.scheduler.index import Domain
+from phalanx.scheduler.index import Cell, Domain
 from phalanx.scheduler.ledger import Ledger, Target
 from phalanx.scheduler.reserve import Claim
 
@@ -14,7 +14,7 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
     end_ms = ledger.now_ms + request.expected_ms
     view = ledger.view(request)
     special = _special(ledger, request, end_ms)
-    if not special and (request.size > view.largest or any(request.size >= size and end_ms >= end for size, end in view.refused)):
+    if not special and (request.size > view.largest or view.known_refusal(request.size, end_ms, ledger.version)):
         return None
     for target in view.targets:
         names = [name for _, name in target.fitting(request.size)]
@@ -24,10 +24,9 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
             here = [claim for claim in claims if claim.fabric == name]
             if any(claim.refuses(target, request.size, end_ms) for claim in here):
                 continue
-            nodes = _nodes_on(ledger, request, target, name, special.get(name))
+            nodes, cells = _nodes_on(ledger, request, target, name, special.get(name))
             if not nodes:
                 continue
-            cells = ledger.cells_of(name, nodes)
             if not all(claim.allows(cells, end_ms) for claim in here):
                 continue
             for claim in here:
@@ -35,8 +34,11 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
             ledger.take(name, nodes, end_ms)
             ledger.starters.setdefault(name, []).append(request.request_id)
             return Start(request.request_id, nodes, name, target.option.gpu_type, target.option.gpus)
-    if not special and all(claim.target.fabric_size <= 1 for claim in claims):
-        view.refused.append((request.size, end_ms))     # what is free only shrinks and claims only grow while a plan is made
+    if not special:
+        # What is free only shrinks and claims only grow while a plan is made. But what a claim for blocks allows depends on which
+        # nodes are chosen, so with such a claim the refusal holds only until the next start.
+        version = -1 if all(claim.target.fabric_size <= 1 for claim in claims) else ledger.version
+        view.refused.append((request.size, end_ms, version))
     return None
 
 
@@ -54,14 +56,16 @@ def _special(ledger: Ledger, request: Request, end_ms: int) -> _Special:
     return found
 
 
-def _nodes_on(ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]] | None) -> tuple[str, ...]:
-    free: dict[Domain, list[str]] = ledger.free(name, target.shapes)
-    if special is not None:
-        refused, extra = special
-        free = {domain: [i for i in ids if i not in refused] for domain, ids in free.items()}
-        cells = ledger.index.fabrics[name].cells
-        for node_id in extra:
-            if cells[node_id].shape in target.shapes and node_id not in refused:
-                free[cells[node_id].domain] = sorted((*free.get(cells[node_id].domain, ()), node_id))
-        free = {domain: ids for domain, ids in free.items() if ids}
-    return choose(free, request.size, request.fabric_size)
+def _nodes_on(
+    ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]] | None
+) -> tuple[tuple[str, ...], dict[Cell, int]]:
+    if special is None:
+        return ledger.choice(name, target, request.size)
+    refused, extra = special
+    free: dict[Domain, list[str]] = {d: [i for i in ids if i not in refused] for d, ids in ledger.free(name, target.shapes).items()}
+    cells = ledger.index.fabrics[name].cells
+    for node_id in extra:
+        if cells[node_id].shape in target.shapes and node_id not in refused:
+            free[cells[node_id].domain] = sorted((*free.get(cells[node_id].domain, ()), node_id))
+    nodes = choose({domain: ids for domain, ids in free.items() if ids}, request.size, request.fabric_size)
+    return nodes, ledger.cells_of(name, nodes)

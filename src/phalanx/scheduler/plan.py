@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from phalanx.model.fleet import Hold
 from phalanx.model.plan import Evict, Plan, Policy, Request, Reservation, Snapshot, Start, Wait
 from phalanx.model.reasons import Number, Reason, ReasonCode
 from phalanx.scheduler.evict import Evictor
@@ -20,6 +21,7 @@ from phalanx.scheduler.index import FleetIndex
 from phalanx.scheduler.ledger import Ledger
 from phalanx.scheduler.order import queue
 from phalanx.scheduler.place import place_gang
+from phalanx.scheduler.predict import remaining_ms
 from phalanx.scheduler.provision import Provisioner, to_release
 from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, earliest
@@ -27,6 +29,7 @@ from phalanx.scheduler.shared import SharedNodes
 from phalanx.scheduler.why import Reasons, never
 
 _DEFAULT = Policy()
+_RECLAIMS = 8       # looks a plan at when lent quota comes back
 
 
 def plan(snapshot: Snapshot, policy: Policy = _DEFAULT, index: FleetIndex | None = None) -> Plan:
@@ -57,12 +60,18 @@ class _Run:
         self.evictor = Evictor(self.ledger, self.quotas, policy)
         self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
+        self.retained = {r.request_id for r in snapshot.retentions if r.until_ms > self.now}
+        for request in snapshot.pending:
+            if request.request_id in self.retained:
+                self.quotas.take(request)           # its nodes are kept, so is its quota
         self.claims: list[Claim] = []
         self.promised = {r.request_id for r in snapshot.reservations}
         self.dated = 0                              # claims made because nothing was free, the promise first
         self.starts: list[Start] = []
         self.evicts: list[Evict] = []
         self.reserve: list[Reservation] = []
+        self.reclaims = _RECLAIMS
+        self.ends: list[tuple[int, Hold]] | None = None
         self.reasons: dict[str, Reason] = {}
         self.blocked: list[Request] = []            # in order; their reasons are told at the end
         self._never: dict[tuple[int, int], Reason | None] = {}
@@ -76,6 +85,8 @@ class _Run:
         if self.policy.backfill == "none" and self.blocked:
             self.blocked.append(request)
             return
+        if request.request_id in self.retained:
+            self.quotas.untake(request)
         refusal = self.quotas.refusal(request)
         if refusal is None:
             place = place_gang(self.ledger, request, self.claims) if request.ask.whole else self.shared.place(request, self.claims)
@@ -83,10 +94,9 @@ class _Run:
                 self.quotas.take(request)
                 self.starts.append(place)
                 return
-        elif not self._reclaim(request):
-            self.reasons[request.request_id] = refusal
-            return
         else:
+            if not self._reclaim(request):
+                self.reasons[request.request_id] = refusal
             return
         self.blocked.append(request)
         if request.ask.whole:
@@ -96,6 +106,7 @@ class _Run:
 
     def finish(self, order: list[Request]) -> Plan:
         """Reasons, forecasts and the plan."""
+        self._second_look()
         reasons = Reasons(self.ledger, self.claims)
         forecasts = self.policy.forecasts
         promised = {claim.request_id: claim.start_ms for claim in self.claims}
@@ -116,8 +127,21 @@ class _Run:
             evict=tuple(self.evicts),
             provision=tuple(self.provisioner.ordered),
             release=to_release(self.ledger, self.snapshot.rented, self.claims, self.policy),
+            expired=tuple(r.request_id for r in order if r.request_id in self.reasons and _expired(r, self.now)),
             order=tuple(r.request_id for r in order),
         )
+
+    def _second_look(self) -> None:
+        """A container that found every empty node kept or claimed may join one that a later request has opened since."""
+        looking = self.shared.opened
+        while looking:
+            looking = False
+            for request in [r for r in self.blocked if not r.ask.whole and r.request_id not in self.reasons]:
+                place = self.shared.place(request, self.claims)
+                if place is not None:
+                    self.starts.append(place)
+                    self.blocked.remove(request)
+                    looking = True
 
     def _barred(self, request: Request) -> Reason | None:
         """What no free node would change."""
@@ -172,15 +196,28 @@ class _Run:
         return True
 
     def _reclaim(self, request: Request) -> bool:
-        """Its quota is its own but lent to others: take it back. Else it waits for its quota."""
-        if not self.policy.preempt or not request.ask.whole or not self._evict(request):
+        """Its quota is its own but lent to others: take it back, unless it comes back by itself soon. Else it waits for its quota."""
+        if not self.policy.preempt or not request.ask.whole or self.reclaims <= 0 or not self.quotas.may_reclaim_any(request):
+            return False
+        self.reclaims -= 1
+        free_ms = self.quotas.free_at(request, self._ends())
+        if free_ms is not None and free_ms < self.now + self.policy.preempt_gain_ms or not self._evict(request):
             return False
         self.blocked.append(request)
         return True
 
+    def _ends(self) -> list[tuple[int, Hold]]:
+        """Every gang by its expected end."""
+        if self.ends is None:
+            holds = [h for h in self.ledger.index.all_holds() if h.whole and h.ends_ms is not None]
+            ends = [(self.now + remaining_ms(self.now, h.since_ms, h.ends_ms or 0), h) for h in holds]
+            self.ends = sorted(ends, key=lambda entry: (entry[0], entry[1].holder_id))
+        return self.ends
+
     def _note(self, request: Request, claim: Claim, dated: bool) -> None:
         """Nobody after this may move the claim's date, by nodes or by quota. A dated one is told and goes first in the next plan."""
         self.claims.append(claim)
+        self.ledger.version += 1
         self.quotas.take(request)
         if dated:
             self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))
@@ -188,3 +225,7 @@ class _Run:
     def _told(self, code: ReasonCode, request: Request, **more: Number) -> Reason:
         free = self.ledger.view(request).largest
         return Reason(code, (("need", request.size), ("free", free), ("each", describe_each(request.ask)), *sorted(more.items())))
+
+
+def _expired(request: Request, now_ms: int) -> bool:
+    return request.deadline_ms is not None and request.deadline_ms <= now_ms

@@ -53,17 +53,37 @@ class Quotas:
         if request.ask.whole:
             self._add(request.workspace, request.size)
 
+    def untake(self, request: Request) -> None:
+        """Take a start back."""
+        if request.ask.whole:
+            self._add(request.workspace, -request.size)
+
     def give(self, hold: Hold, sign: int = 1) -> None:
         """Uncount a victim in a what-if; with sign -1 count it again."""
         if hold.whole:
             self._add(hold.workspace, -sign * len(hold.node_ids))
+
+    def may_reclaim_any(self, request: Request) -> bool:
+        """The request stays within its own quota, and there is a cohort that may have lent it."""
+        mine = self._quotas.get(request.workspace)
+        return mine is not None and bool(mine.cohort) and self._used[request.workspace] + request.size <= mine.nodes
 
     def may_reclaim(self, request: Request, hold: Hold) -> bool:
         """The request stays within its own quota, and the hold is of a workspace of the cohort that has borrowed."""
         mine, theirs = self._quotas.get(request.workspace), self._quotas.get(hold.workspace)
         if mine is None or theirs is None or not mine.cohort or mine.cohort != theirs.cohort or mine is theirs:
             return False
-        return self._used[request.workspace] + request.size <= mine.nodes and self._used[hold.workspace] > theirs.nodes
+        return self.may_reclaim_any(request) and self._used[hold.workspace] > theirs.nodes
+
+    def free_at(self, request: Request, ends: Iterable[tuple[int, Hold]]) -> int | None:
+        """When the holds that end first have given enough quota back. `ends` sorted. None: never, as far as is known."""
+        after = self.copy()
+        for end_ms, hold in ends:
+            if hold.workspace in after._quotas:
+                after.give(hold)
+                if after.refusal(request) is None:
+                    return end_ms
+        return None
 
     def copy(self) -> Quotas:
         """For a what-if."""

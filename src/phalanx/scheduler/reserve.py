@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from phalanx.model.plan import Request
 from phalanx.scheduler.index import NEVER, Cell, Fabric
 from phalanx.scheduler.ledger import Ledger, Target
-from phalanx.scheduler.predict import remaining_ms
 
 
 @dataclass(slots=True)
@@ -85,12 +83,12 @@ def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earl
     excluded = excluded_on(ledger, request, name)
     need = request.size + gone
     start = ledger.now_ms if blocks(there, size) >= need else None
-    for end_ms, back in _releases(ledger, fabric, excluded):
+    for end_ms, who, back in ledger.timeline(name):
         if start is not None and end_ms > start:
             break
         if end_ms > limit or end_ms >= NEVER:
             return None
-        for cell, count in back.items():
+        for cell, count in (back_without(ledger, fabric, who, excluded) if excluded and who else back).items():
             if cell.shape in target.shapes:
                 place = place_of(cell, size)
                 there[place] = there.get(place, 0) + count
@@ -140,37 +138,6 @@ def back_without(ledger: Ledger, fabric: Fabric, who: str, excluded: frozenset[s
         cell = fabric.cells[node_id]
         back[cell] = max(0, back.get(cell, 0) - 1)
     return back
-
-
-def _releases(ledger: Ledger, fabric: Fabric, excluded: frozenset[str]) -> Iterator[tuple[int, dict[Cell, int]]]:
-    """What comes back when, soonest first: the fleet's holds and this plan's own starts. Overdue ones at their new expected end."""
-    now = ledger.now_ms
-    grown = ledger.grown.get(fabric.name, {})
-    late = 0
-    for end_ms, _ in fabric.releases:
-        if end_ms > now:
-            break
-        late += 1
-    moved = [(now + remaining_ms(now, _since(ledger, who), end_ms), who) for end_ms, who in fabric.releases[:late] if who not in grown]
-    moved += [(end_ms, node_id) for node_id, end_ms in grown.items()]
-    added = ledger.added.get(fabric.name, [])
-    planned = [(end_ms, str(i)) for i, (end_ms, _) in enumerate(added)]
-    if not moved and not planned and not excluded:
-        for end_ms, who in fabric.releases:
-            yield end_ms, fabric.parts[who]
-        return
-    tagged = heapq.merge(
-        sorted((end_ms, 0, who) for end_ms, who in moved),
-        ((end_ms, 0, who) for end_ms, who in fabric.releases[late:] if who not in grown),
-        sorted((end_ms, 1, number) for end_ms, number in planned),
-    )
-    for end_ms, mine, who in tagged:
-        yield end_ms, added[int(who)][1] if mine else back_without(ledger, fabric, who, excluded)
-
-
-def _since(ledger: Ledger, who: str) -> int:
-    hold = ledger.index.holds.get(who)
-    return hold.since_ms if hold is not None else ledger.now_ms
 
 
 def place_of(cell: Cell, fabric_size: int) -> str:

@@ -41,6 +41,7 @@ class SharedNodes:
     def __init__(self, ledger: Ledger, stopping: set[str]) -> None:
         self.ledger = ledger
         self._stopping = stopping      # holders this plan has told to stop: their nodes are being cleared for a gang
+        self.opened = False            # an empty node has become a shared one
         self._nodes: dict[str, _Shared] | None = None
 
     def place(self, request: Request, claims: list[Claim]) -> Start | None:
@@ -121,7 +122,8 @@ class SharedNodes:
                 if claim.fabric == old.fabric and old.end_ms <= claim.start_ms:
                     claim.book({cell: 1}, end_ms)
             if node_id in self.ledger.index.fabrics[old.fabric].shares:
-                self.ledger.grown.setdefault(old.fabric, {})[node_id] = max(old.end_ms, end_ms)
+                self.ledger.grow(old.fabric, node_id, max(old.end_ms, end_ms))
+        self.opened = self.opened or bool(fresh)
         for shared in fresh:
             self._all()[shared.node.node_id] = shared
             cells = self.ledger.cells_of(shared.fabric, (shared.node.node_id,))

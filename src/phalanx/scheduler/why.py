@@ -9,6 +9,7 @@ from phalanx.scheduler.index import Fabric
 from phalanx.scheduler.ledger import Ledger, Target
 from phalanx.scheduler.reserve import Claim
 
+_NAMES = 9      # beyond so many holders their number says nothing to a person
 Numbers = list[tuple[str, Number]]
 
 
@@ -22,7 +23,7 @@ class Reasons:
 
     def why(self, request: Request) -> Reason:
         """The dominant reason for a request that the fleet could run and that has not started."""
-        if request.excluded_nodes or self.ledger.kept:
+        if request.excluded_nodes or request.request_id in self.ledger.kept:
             return self._explain(request)
         key = (id(self.ledger.view(request)), request.size)
         if key not in self._known:
@@ -81,8 +82,7 @@ class Reasons:
         excluded = sum(1 for n in request.excluded_nodes if self.ledger.is_free(n))
         kept = sum(len(ids) for owner, ids in self.ledger.kept.items() if owner != request.request_id)
         held = total - sum(self._plain(target, n) for n in target.counts) - sum(away.values()) - shared - kept
-        here = self.ledger.index.fabrics[name]
-        holders, wish = self._holders(request, target, here, request.size - free)
+        holders, wish = self._holders(target, sorted(fabrics, key=lambda f: (f.name != name, f.name)), request.size - free)
         for label, count in (("held", held), ("shared", shared), ("retained", kept), ("excluded", excluded), *sorted(away.items())):
             if count > 0:
                 numbers.append((label, count))
@@ -92,25 +92,25 @@ class Reasons:
         numbers += [(f"{state}_why", ", ".join(causes)) for state in sorted(away) if causes]
         return Reason(ReasonCode.NO_CAPACITY, tuple(numbers), None, wish or more)
 
-    def _holders(self, request: Request, target: Target, fabric: Fabric, missing: int) -> tuple[str, Wish | None]:
-        """Who holds nodes where most are free, the first to end first; and the one whose end would be enough."""
+    def _holders(self, target: Target, fabrics: list[Fabric], missing: int) -> tuple[str, Wish | None]:
+        """Who holds nodes, first where most are free, the first to end first; and the one there whose end would be enough."""
         names: list[str] = []
         wish = None
-        for _, who in fabric.releases:
-            back = sum(n for cell, n in fabric.parts[who].items() if cell.shape in target.shapes)
-            if not back or who in fabric.shares:
-                continue
-            names.append(who)
-            if back >= missing and wish is None:
-                wish = Wish(WishKind.HOLD_ENDED, back, who)
-            if wish is not None and len(names) > 2:
+        for fabric in fabrics:
+            for _, who in fabric.releases:
+                back = sum(n for cell, n in fabric.parts[who].items() if cell.shape in target.shapes)
+                if not back or who in fabric.shares:
+                    continue
+                names.append(who)
+                if fabric is fabrics[0] and back >= missing and wish is None:
+                    wish = Wish(WishKind.HOLD_ENDED, back, who)
+            names += self.ledger.starters.get(fabric.name, ())
+            if len(names) > _NAMES:
                 break
-        started = sorted(self.ledger.starters.get(fabric.name, ()))
-        names += started
         if not names:
             return "", wish
-        more = len([1 for _, who in fabric.releases if who not in fabric.shares]) + len(started) - 2
-        return " and ".join(names[:2]) + (f" and {more} more" if more > 0 else ""), wish
+        more = "" if len(names) <= 2 else f" and {len(names) - 2} more" if len(names) <= _NAMES else " and others"
+        return " and ".join(names[:2]) + more, wish
 
     def _claimed(self, request: Request, name: str, free: int) -> Reason:
         claims = [c for c in self.claims if c.fabric == name and c.request_id != request.request_id]

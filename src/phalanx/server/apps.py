@@ -152,6 +152,19 @@ class Apps:
         calls = {call.call_id for call in self._server.world[Call].values() if call.app_id == app_id}
         return any(i.call_id in calls and i.state != InputState.DONE for i in self._server.world[Input].values())
 
+    def input_decided(self, unit: Unit, app_id: str) -> None:
+        """An output was written: a detached app without its client ends with its last one, once that is on disk."""
+        app = self._apps.get(app_id)
+        if app is not None and app.state == AppState.DETACHED_DISCONNECTED:
+            unit.after(lambda: self._after_an_output(app))
+
+    def _after_an_output(self, app: App) -> None:
+        self._server.act(lambda unit: self._end_without_work(unit, app))
+
+    def _end_without_work(self, unit: Unit, app: App) -> None:
+        if app.state == AppState.DETACHED_DISCONNECTED and not self.has_work(app.app_id):
+            self.stop(unit, app.app_id, "its last call has ended")
+
     def _named(self, environment: str, name: str) -> list[App]:
         return [app for app in self._apps.values() if app.name == name and app.environment == environment]
 
@@ -171,8 +184,8 @@ class Apps:
             silent_ms = now - max(self._heard_ms.get(app.app_id, 0), app.created_ms, self._began_ms)
             if app.state in _NEEDS_CLIENT and silent_ms > CLIENT_GONE_MS:
                 self._client_left(unit, app, f"the client that ran it was not heard of for {silent_ms // 1000} s")
-            elif app.state == AppState.DETACHED_DISCONNECTED and not self.has_work(app.app_id):
-                self.stop(unit, app.app_id, "its last call has ended")
+            elif app.state == AppState.DETACHED_DISCONNECTED:
+                self._end_without_work(unit, app)
             elif app.state == AppState.STOPPING and self._server.gangs.app_is_quiet(app.app_id):
                 self.drained(unit, app.app_id)
         self._server.commit_soon(unit)

@@ -9,7 +9,7 @@ from modal_proto import api_pb2
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
 from phalanx.model.app import App
-from phalanx.model.cluster import Failure, RankResult
+from phalanx.model.cluster import Cause, Failure, RankResult
 from phalanx.model.refusal import Refusal, RefusalKind, not_found
 from phalanx.model.work import Call, CallState, Chunk, Function, Input, InputState, Output
 from phalanx.server.gangs import STOPPED_APP_STATES
@@ -40,6 +40,12 @@ class Calls:
             self._outputs.setdefault(output.call_id, []).append(output)
         for chunk in world[Chunk].values():
             self._chunks[chunk.call_id] = max(self._chunks.get(chunk.call_id, 0), chunk.index)
+
+    def forget(self, call_ids: set[str]) -> None:
+        """Their rows are gone."""
+        for table in (self._outputs, self._inputs, self._chunks):
+            for call_id in call_ids:
+                table.pop(call_id, None)  # type: ignore[attr-defined]
 
     # ------------------------------------------------------------ what the client asks
 
@@ -139,6 +145,8 @@ class Calls:
             delay = min(function.retry_initial_ms * function.retry_backoff ** (item.user_failures - 1), function.retry_max_ms)
             self._back_in_queue(unit, item, _sentence(decision), int(delay))
             return
+        if decision.status == "ok":
+            self._server.planning.ran(function, max(1, self._server.now_ms() - item.started_ms))
         if decision.status == "terminated":
             said = decision.failure.sentence if decision.failure is not None else ""
             ended = RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, said or "the call was cancelled"))
@@ -196,6 +204,7 @@ class Calls:
         call.num_outputs += 1
         unit.put(call)
         self._close_if_done(unit, call)
+        self._server.apps.input_decided(unit, call.app_id)
         unit.after(lambda: self._server.topics.wake(("outputs", call.call_id)))
         unit.after(lambda: self._server.topics.wake(("chunks", call.call_id)))
 
@@ -216,6 +225,8 @@ def result_of(failure: Failure, status: str) -> bytes:
         return failure.result
     if status == "terminated":
         return _result(Status.GENERIC_STATUS_TERMINATED, failure.sentence or "the call was cancelled")
+    if failure.cause == Cause.TIMEOUT:
+        return _result(Status.GENERIC_STATUS_TIMEOUT, failure.sentence)
     return _result(Status.GENERIC_STATUS_FAILURE, failure.sentence)
 
 

@@ -51,20 +51,35 @@ class Containers:
 
     # ------------------------------------------------------------ inputs
 
-    async def next_input(self, unit: Unit, assignment: int, rank: int, timeout_s: float) -> Attempt | None:
-        """The next input of this rank, leased in `unit`: the same ones in the same order on every rank. None at the time-out.
+    async def next_inputs(
+        self, unit: Unit, assignment: int, rank: int, timeout_s: float, most: int = 1, linger_s: float = 0.0
+    ) -> list[Attempt]:
+        """The next input of this rank, leased in `unit`: the same ones in the same order on every rank. Empty at the time-out.
 
-        Raises MustLeave when there will be none.
+        A batched function takes up to `most`, and waits up to `linger_s` for them once there is one. Raises MustLeave when there
+        will be none.
         """
+        if not await self._wait_for_inputs(assignment, rank, 1, timeout_s):
+            return []
+        if most > 1 and linger_s > 0:
+            await self._wait_for_inputs(assignment, rank, most, linger_s)
+        attempts: list[Attempt] = []
+        while len(attempts) < most and (attempt := self._server.gangs.next_for(unit, assignment, rank)) is not None:
+            attempts.append(attempt)
+        return attempts
+
+    async def _wait_for_inputs(self, assignment: int, rank: int, count: int, timeout_s: float) -> bool:
+        """Are there so many for this rank, now or before the time-out?"""
         ends = time.monotonic() + timeout_s
         while True:
             gang = self._server.gangs.running.get(assignment)
             if gang is None or gang.must_leave(rank):
                 raise MustLeave
-            attempt = self._server.gangs.next_for(unit, assignment, rank)
+            if self._server.gangs.available(gang, rank) >= count:
+                return True
             left = ends - time.monotonic()
-            if attempt is not None or left <= 0:
-                return attempt
+            if left <= 0:
+                return False
             await self._server.topics.wait(("gang", assignment), left)
 
     async def cancelled_inputs(self, task_id: str, assignment: int, rank: int, timeout_s: float) -> list[str]:

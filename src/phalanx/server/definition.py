@@ -104,7 +104,7 @@ def fill(record: Function, asked: Asked) -> None:
     record.is_generator = definition.function_type == api_pb2.Function.FUNCTION_TYPE_GENERATOR
     record.batch_max_size = definition.batch_max_size
     record.single_use = bool(_get(definition, "single_use_containers", False)) or definition.max_inputs == ONE_INPUT
-    record.max_inputs = definition.max_concurrent_inputs or ONE_INPUT
+    record.max_inputs = (definition.max_concurrent_inputs or ONE_INPUT) * max(definition.batch_max_size, 1)
     record.block_network = definition.block_network
     _read_cluster(record, definition)
     _read_resources(record, definition)

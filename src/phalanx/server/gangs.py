@@ -17,6 +17,7 @@ from phalanx.model.cluster import Assignment, Attempt, Cause, Member, MemberStat
 from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Start
 from phalanx.model.work import Function, Input, InputState
+from phalanx.scheduler.backoff import retry_at_ms
 from phalanx.server.pool import Pool
 from phalanx.server.unit import Unit
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("phalanx.gangs")
 
-REFUSED_NODE_MS = 30_000        # a node that refused a start is left out for this long, doubling
+REFUSED_NODE_MS = 30_000        # a node that refused a start is left out for that function's next ones
 STOPPED_APP_STATES = (4, 5)     # api_pb2 APP_STATE_STOPPING, APP_STATE_STOPPED
 
 
@@ -58,6 +59,11 @@ class Gangs:
         for item in world[Input].values():
             if item.state == InputState.PENDING:
                 self.pool(item.function_id).add(item)
+
+    def forget(self, app_ids: set[str]) -> None:
+        """Their rows are gone."""
+        self.by_task = {task_id: member for task_id, member in self.by_task.items() if member.app_id not in app_ids}
+        self.pools = {f: pool for f, pool in self.pools.items() if f in self._server.world[Function]}
 
     # ------------------------------------------------------------ what others ask
 
@@ -103,6 +109,7 @@ class Gangs:
         assignment = Assignment(
             number, server.new_id("cu"), function.app_id, function.function_id, function.size, function.clustered,
             gpu_type=start.gpu_type, gpu_choice=gpu_choice, max_inputs=function.max_inputs, created_ms=now,
+            timeout_ms=function.timeout_s * 1000, startup_timeout_ms=(function.startup_timeout_s or function.timeout_s) * 1000,
         )  # fmt: skip
         members = [
             Member(
@@ -119,6 +126,15 @@ class Gangs:
         for member in members:
             server.logs.task_state(function.app_id, function.function_id, member.task_id, "creating")
         return gang
+
+    def available(self, gang: Gang, rank: int) -> int:
+        """How many inputs `next_for` would give a rank now, one after the other."""
+        offered = gang.offers(rank)
+        room = gang.assignment.max_inputs - len(gang.open) if gang.takes_inputs else 0
+        if room <= 0:
+            return offered
+        ready = self.pool(gang.assignment.function_id).ready(self._server.world[Input], self._server.now_ms())
+        return offered + min(room, len(ready))
 
     def next_for(self, unit: Unit, assignment: int, rank: int) -> Attempt | None:
         """The next input for a rank, marked as fetched: one that the other ranks have, or a new one from the queue."""
@@ -167,17 +183,6 @@ class Gangs:
         """Why the fleet can never run this function ("can never fit: …"), or an empty string."""
         return self._server.planning.never_fits(function)
 
-    def idle_check(self, assignment: int, idle_since_ms: int) -> None:
-        """The scale-down window of a cluster is over: let it go, unless it worked since or the function's minimum wants it."""
-        gang = self.running.get(assignment)
-        if gang is None or gang.assignment.idle_since_ms != idle_since_ms or not gang.is_counted or gang.open:
-            return
-        function = self._server.world[Function][gang.assignment.function_id]
-        if not self._server.planning.is_surplus(function):
-            self._server.clock.call_after(function.scaledown_s * 1000, lambda: self.idle_check(assignment, idle_since_ms))
-            return
-        self._server.act(lambda unit: self.dispatch(unit, assignment, ev.StopAsked(Cause.IDLE, "scaled down", graceful=True)))
-
     # ------------------------------------------------------------ instructions
 
     def carry_out(self, unit: Unit, gang: Gang, instruction: ev.Instruction) -> None:
@@ -207,10 +212,10 @@ class Gangs:
             case ev.FailWaiting(failure):
                 for _, _, input_id in list(self.pool(gang.assignment.function_id).waiting):
                     server.calls.fail_waiting(unit, server.world[Input][input_id], failure)
-            case ev.SetTimer(name, delay_ms, input_id):
-                unit.after(lambda: self._arm(number, name, delay_ms, input_id))
+            case ev.SetTimer(name, delay_ms, input_id, attempt):
+                unit.after(lambda: self._arm(number, name, delay_ms, input_id, attempt))
             case ev.BecameIdle():
-                unit.after(lambda: self._became_idle(gang))
+                unit.after(server.planning.soon)
             case ev.GangOver(dirty):
                 self._over(unit, gang, dirty)
         if gang.assignment.phase == Phase.ENDING and isinstance(instruction, ev.Release):
@@ -219,9 +224,9 @@ class Gangs:
     def _waker(self, topic: tuple[str, str]) -> Callable[[], None]:
         return lambda: self._server.topics.wake(topic)
 
-    def _arm(self, assignment: int, name: str, delay_ms: int, input_id: str) -> None:
+    def _arm(self, assignment: int, name: str, delay_ms: int, input_id: str = "", attempt: int = 0) -> None:
         def fire() -> None:
-            self._server.act(lambda unit: self.dispatch(unit, assignment, ev.TimerFired(name, input_id)))
+            self._server.act(lambda unit: self.dispatch(unit, assignment, ev.TimerFired(name, input_id, attempt)))
 
         self._server.clock.call_after(delay_ms, fire)
 
@@ -229,36 +234,37 @@ class Gangs:
         """After a restart: time-outs count from the server's own return, so that its absence is charged to nobody."""
         number = gang.assignment.assignment
         if gang.assignment.phase == Phase.ENDING:
-            self._arm(number, "linger", self._policy.linger_ms, "")
+            self._arm(number, "linger", self._policy.linger_ms)
         if gang.assignment.draining and not gang.open:
-            self._arm(number, "drain", self._policy.grace_ms, "")
+            self._arm(number, "drain", self._policy.grace_ms)
+        if gang.assignment.phase == Phase.RUNNING and any(m.state == MemberState.IMPORTING for m in gang.members):
+            self._arm(number, "startup", gang.assignment.startup_timeout_ms)
         for attempt in gang.open:
+            if attempt.fetched and gang.assignment.timeout_ms:
+                self._arm(number, "timeout", gang.assignment.timeout_ms, attempt.input_id, attempt.attempt)
             if attempt.cancelling:
-                self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id)
+                self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id, attempt.attempt)
             elif 0 in attempt.results:
-                self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id)
-        if gang.is_counted and not gang.open:
-            self._became_idle(gang)
-
+                self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id, attempt.attempt)
     def _running(self, gang: Gang) -> None:
+        pool = self.pool(gang.assignment.function_id)
+        pool.failed_starts = pool.not_before_ms = 0
         for member in gang.members:
+            self._server.planning.refusals.accepted(member.node_id)
             self._server.logs.task_state(gang.assignment.app_id, gang.assignment.function_id, member.task_id, "active")
-
-    def _became_idle(self, gang: Gang) -> None:
-        number, since = gang.assignment.assignment, gang.assignment.idle_since_ms
-        function = self._server.world[Function].get(gang.assignment.function_id)
-        if function is not None:
-            self._server.clock.call_after(function.scaledown_s * 1000, lambda: self.idle_check(number, since))
-        self._server.planning.soon()
 
     def _ended(self, unit: Unit, gang: Gang) -> None:
         """Every rank is confirmed gone: refusals make their node wait, and an app that was stopped may be done."""
-        pool = self.pool(gang.assignment.function_id)
+        pool, now = self.pool(gang.assignment.function_id), self._server.now_ms()
         verdict = gang.assignment.verdict
         if verdict is not None and verdict.cause in (Cause.REFUSED, Cause.NODE) and not verdict.user_fault:
-            pool.backoff_ms = min(max(REFUSED_NODE_MS, pool.backoff_ms * 2), 15 * 60_000)
-            pool.refused[gang.members[max(verdict.rank, 0)].node_id] = self._server.now_ms() + pool.backoff_ms
-            self._server.clock.call_after(pool.backoff_ms + 1, self._server.planning.soon)
+            node_id = gang.members[max(verdict.rank, 0)].node_id
+            pool.failed_starts += 1
+            pool.not_before_ms = retry_at_ms(now, pool.failed_starts)
+            pool.refused[node_id] = now + REFUSED_NODE_MS
+            self._server.planning.refusals.refused(node_id, verdict.sentence, now)
+            for until in (pool.not_before_ms, pool.refused[node_id]):
+                self._server.clock.call_after(until - now + 1, self._server.planning.soon)
             LOG.warning("assignment %s: %s", gang.assignment.assignment, verdict.sentence)
         self._report_quiet(unit, gang.assignment.app_id)
 

@@ -176,10 +176,10 @@ class Logs:
         """When a rank wrote its last line; 0: never."""
         return max((piece.last_ns for piece in self.index.pieces((assignment, rank, app_id))), default=0)
 
-    async def settle(self) -> None:
-        """Return once everything that came so far is readable, or the writer was stopped."""
+    async def settle(self, timeout_s: float | None = None) -> None:
+        """Return once everything that came so far is readable, or the writer was stopped, or at the time-out: a disk may be full."""
         if self._latest is not None and not self._latest.done():
-            await asyncio.wait({self._latest})
+            await asyncio.wait({self._latest}, timeout=timeout_s)
 
     def forget(self, unit: Unit, app_id: str) -> None:
         """The app is purged: its log goes with it."""

@@ -31,6 +31,7 @@ from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
 from phalanx.server.planning import Planning
+from phalanx.server.purging import Purging
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
@@ -38,8 +39,6 @@ from phalanx.store.blobs import Blobs
 from phalanx.store.database import Database
 
 LOG = logging.getLogger("phalanx.server")
-
-KEEP_ANSWERS_MS = 30 * 60 * 1000   # longer than any client retries
 
 
 class Server:
@@ -70,6 +69,7 @@ class Server:
         self.logs = Logs(self)
         self.mounts = Mounts(self)
         self.planning = Planning(self)
+        self.purging = Purging(self)
 
     def start(self) -> None:
         """Take up the work where the last commit left it, and begin the timers. Once, in the event loop, before sockets are served."""
@@ -80,6 +80,7 @@ class Server:
         self.agents.load()
         self.apps.start()
         self.logs.load()
+        self.purging.start()
         self.planning.soon()
 
     def close(self) -> None:

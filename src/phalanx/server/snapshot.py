@@ -34,7 +34,21 @@ def node_of(record: NodeRecord, connected: bool) -> Node:
 
 def ask_of(function: Function) -> Ask:
     gpus = tuple(GpuChoice(str(kind), int(str(count)), bool(exact)) for kind, count, exact in function.gpus)
-    return Ask(function.clustered, function.cpu_milli, function.memory_mib, 0, gpus)
+    return Ask(function.clustered, function.cpu_milli, function.memory_mib, function.disk_mib, gpus)
+
+
+def priority_of(function: Function) -> int:
+    """`experimental_options={"priority": 10}`; higher goes first."""
+    text = function.options.get("priority", "0")
+    return int(text) if text.lstrip("-").isdigit() else 0
+
+
+def where_of(function: Function) -> Where:
+    """The function's own wishes about places. "auto" is no wish."""
+    return Where(
+        tuple(function.region), (function.zone,) if function.zone else (), (function.cloud,) if function.cloud not in ("", "auto") else (),
+        tuple(function.instance_types), efa_disabled=function.options.get("efa_disabled") == "True",
+    )  # fmt: skip
 
 
 def request_of(
@@ -43,9 +57,9 @@ def request_of(
     """A wish for one more cluster of a function."""
     excluded = frozenset(node for node, until in pool.refused.items() if until > now_ms) if pool else frozenset()
     return Request(
-        request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=Where(regions=tuple(function.region)),
+        request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=where_of(function),
         rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
-        not_before_ms=pool.not_before_ms if pool else 0, warm=warm,
+        not_before_ms=pool.not_before_ms if pool else 0, warm=warm, priority=priority_of(function),
     )  # fmt: skip
 
 
@@ -56,5 +70,5 @@ def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:
         gpus = int(str(function.gpus[gang.assignment.gpu_choice][1]))
     return Hold(
         gang.assignment.cluster_id, tuple(m.node_id for m in members), gang.assignment.clustered, function.cpu_milli,
-        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, function_id=function.function_id,
+        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, function_id=function.function_id, priority=priority_of(function),
     )  # fmt: skip
