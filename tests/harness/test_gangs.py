@@ -10,6 +10,7 @@ import pytest
 from modal_proto import api_pb2
 
 from phalanx.model.cluster import Assignment, Member, MemberState, Phase
+from phalanx.model.work import Call, CallState
 from phalanx.protocol import agent_pb2 as pb
 from tests.harness.callers import Caller, Failed
 from tests.harness.control_plane import ControlPlane
@@ -17,6 +18,7 @@ from tests.harness.fake_agents import Died, FakeFleet, FakeRank
 from tests.harness.waiting import until
 
 GPUS = "H100:8"
+GONE = (MemberState.EXITED, MemberState.RELEASED)
 MEANT_TO_RUN = (MemberState.IMPORTING, MemberState.READY)
 
 
@@ -249,6 +251,29 @@ def test_case_81_cancelling_one_call_leaves_nineteen(control_plane: ControlPlane
     values = [caller.result(call_id) for call_id in calls if call_id != calls[7]]
     assert values == ["done"] * 19
     assert caller.outputs(calls[7])[0].result.status == api_pb2.GenericResult.GENERIC_STATUS_TERMINATED
+
+
+def test_case_82_a_call_is_cancelling_until_every_rank_is_confirmed_dead(control_plane: ControlPlane, fleet: Any) -> None:
+    nodes = fleet(2)
+    nodes.deaf_to_stop = True
+
+    async def wait(rank: FakeRank, item: Any) -> None:
+        await asyncio.sleep(3600)
+
+    nodes.program = wait
+    caller = Caller(control_plane)
+    call_id = caller.call(caller.function(size=2, gpu=GPUS))
+    until(lambda: len(nodes.ran) == 2)
+    control_plane.rpc("FunctionCallCancel", api_pb2.FunctionCallCancelRequest(function_call_id=call_id, terminate_containers=True))
+    until(lambda: len(nodes.starts("stop")) == 2)
+    for rank in list(nodes.ranks.values()):
+        assert control_plane.server.world[Call][call_id].state == CallState.CANCELLING
+        assert caller.outputs(call_id, 0) == []
+        control_plane.call(rank.task.cancel)
+        until(lambda rank=rank: next(m for m in members(control_plane) if m.rank == rank.prepare.rank).state in GONE)
+    with pytest.raises(Failed, match="cancelled"):
+        caller.result(call_id)
+    assert control_plane.server.world[Call][call_id].state == CallState.DONE
 
 
 def test_a_cluster_whose_peers_do_not_reach_each_other_runs_nothing(control_plane: ControlPlane, fleet: Any) -> None:

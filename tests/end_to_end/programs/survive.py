@@ -30,7 +30,13 @@ def write_lines():
 def leave_children():
     """Children in sessions of their own that ignore what they can, beside a main process."""
     rank = modal.Cluster.from_context().container_rank()
-    code = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; print('child', flush=True); time.sleep(3600)"
+    code = r"""
+import os, signal, time
+for number in (1, 2, 15):
+    signal.signal(number, signal.SIG_IGN)
+os.write(1, b"a stubborn child\n")
+time.sleep(3600)
+"""
     for _ in range(3):
         subprocess.Popen(["python", "-c", code], start_new_session=True)
     print(f"rank {rank} has children")
