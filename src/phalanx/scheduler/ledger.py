@@ -219,15 +219,20 @@ class Ledger:
             total = self._total(fabric, shapes, fabric_size)
             if total:
                 totals[name] = total
-                counts[name] = self._count(name, shapes, fabric_size)
+                counts[name] = self.count(name, shapes, fabric_size)
         return Target(option, shapes, fabric_size, counts, totals)
 
     def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
         if fabric_size <= 1:
             return sum(fabric.sizes.get(shape, 0) for shape in shapes)
-        return whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
+        known = fabric.memo.get((shapes, fabric_size))
+        if known is None:
+            known = whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
+            fabric.memo[shapes, fabric_size] = known
+        return known
 
-    def _count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
+    def count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
+        """Free nodes of the shapes on a fabric, in whole blocks."""
         fabric = self.index.fabrics[name]
         gone = self.taken.get(name)
         if fabric_size > 1:
@@ -247,7 +252,7 @@ class Ledger:
             stale = False
             for target in view.targets:
                 if name in target.counts and not shapes.isdisjoint(target.shapes):
-                    target.counts[name] = self._count(name, target.shapes, target.fabric_size)
+                    target.counts[name] = self.count(name, target.shapes, target.fabric_size)
                     target.ranked = []
                     stale = True
             if stale:
