@@ -49,6 +49,7 @@ class FakeServer(AgentsBase):
         self.layers: dict[str, list[tuple[str, bytes]]] = {}
         self.layer_requests: list[str] = []
         self.preambles: list[str] = []
+        self.holding_layers = False
         self.acknowledging = True
         self.outage_limit_ms = 0
         self._changed = threading.Condition()
@@ -162,6 +163,8 @@ class FakeServer(AgentsBase):
     async def GetLayer(self, stream) -> None:  # type: ignore[no-untyped-def]
         request = await stream.recv_message()
         self.layer_requests.append(request.layer_id)
+        while self.holding_layers:      # noqa: ASYNC110 (the test's own thread changes it)
+            await asyncio.sleep(0.01)
         for path, data in self.layers[request.layer_id]:
             for start in range(0, max(1, len(data)), 1 << 20):
                 await stream.send_message(pb.LayerFile(

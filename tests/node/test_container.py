@@ -11,6 +11,7 @@ import pytest
 
 from phalanx.node.oci_config import may_raise_limits
 from phalanx.node.outfit import host_name
+from phalanx.protocol import agent_pb2 as pb
 
 from .test_output import python
 
@@ -100,6 +101,41 @@ def test_more_memory_than_the_limit_is_told_as_such_with_limit_and_peak(agent, s
     assert (ended.signal, ended.oom_killed) == (9, True)
     assert ended.memory_limit_mib == 64
     assert 60 <= ended.memory_peak_mib <= 64
+
+
+@on_crun
+def test_what_root_in_a_container_may_not(agent, server):
+    """No raw packets, no mounts, no device nodes, no change of its own addresses, no way past its PID namespace."""
+    server.run(1, *python("""
+import os, socket, subprocess
+def tried(name, call):
+    try:
+        call()
+        print(name, 'works')
+    except OSError as error:
+        print(name, error.strerror)
+tried('raw', lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+tried('mknod', lambda: os.mknod('/root/disk', 0o60600, os.makedev(254, 0)))
+tried('chroot', lambda: os.chroot('/'))
+for command in ('mount -t tmpfs tmpfs /mnt', 'ip addr add 10.0.0.1/8 dev eth0', 'ip link set eth0 down'):
+    print(command.split()[0], subprocess.run(command.split(), capture_output=True).returncode != 0)
+print(len([name for name in os.listdir('/proc') if name.isdigit()]) < 5)
+"""))
+    assert server.finish(1).text().decode().splitlines() == [
+        "raw Operation not permitted", "mknod Operation not permitted", "chroot works", "mount True", "ip True", "ip True", "True"]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("agent", ["runc"], indirect=True)
+def test_runc_serves_as_crun_does(agent, server):
+    assert server.registers[0].nodes[0].runtime == "runc"
+    server.run(1, "/bin/sh", "-c", "echo hello; exit 3")
+    assert server.finish(1).exited[0].code == 3
+    server.run(2, *python("x = bytearray(300 << 20)"), memory_limit_mib=64)
+    assert server.finish(2).exited[0].oom_killed
+    seen = server.run(3, "/no/such/program")
+    assert "/no/such/program" in seen.exited[0].sentence
+    server.finish(3)
 
 
 def test_plain_processes_are_watched_for_memory(agent, server):
@@ -252,6 +288,21 @@ print(tool.WHERE, os.path.exists(tool.CACHED), os.path.getsize(tool.WHERE.replac
         assert where.endswith(b"/pkg/tool/__init__.py")
         assert (cached, size, data) == (b"True", b"3000000", b"data")
     assert sorted(server.layer_requests) == ["L1", "L2"]
+
+
+def test_a_server_that_goes_away_while_a_layer_is_fetched_is_waited_for(agent, server):
+    server.layers["L1"] = [("/root/x.txt", b"here")]
+    server.holding_layers = True
+    server.send(prepare=pb.Prepare(
+        assignment=1, task_id="ta-1-0", node_id="node-0", function_name="f", layer_ids=["L1"], command=["/bin/cat", "x.txt"]))
+    server.until(lambda: server.layer_requests == ["L1"], agent.log)
+    server.down()
+    server.holding_layers = False
+    server.up()
+    prepared = server.wait(1, 0, lambda seen: bool(seen.prepared)).prepared[0]
+    assert not prepared.HasField("refusal"), prepared
+    server.send(start=pb.Start(assignment=1))
+    assert server.finish(1).text() == b"here"
 
 
 @on_crun

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from phalanx.cli.plan import plan_command
 from phalanx.cli.simulate import simulate_command
 from phalanx.model.plan import Policy, Snapshot
+from phalanx.scheduler.index import FleetIndex
 from phalanx.scheduler.plan import plan
 from phalanx.scheduler.record import Ring, dump, load
 from tests.scheduler.builders import HOUR, gang, hold, nodes
@@ -78,6 +79,17 @@ def test_replay_shows_a_decision_that_differs(tmp_path: Path) -> None:
     result = CliRunner().invoke(plan_command, ["--replay", str(path)])
     assert result.exit_code == 1
     assert "DIFFERS" in result.output
+
+
+def test_a_plan_made_from_the_kept_index_is_recorded_with_its_fleet() -> None:
+    fleet = nodes(4)
+    index = FleetIndex.of(fleet, (hold("cu-7", fleet[:2], HOUR),))
+    snapshot = Snapshot(0, pending=(gang("cu-8", 4),))
+    ring = Ring()
+    ring.add(snapshot, Policy(), plan(snapshot, index=index), index)
+    found = load(ring.dump())
+    assert found.snapshot.nodes == fleet
+    assert plan(found.snapshot, found.policy) == found.plan
 
 
 def test_a_recording_survives_the_way_to_text_and_back(tmp_path: Path) -> None:

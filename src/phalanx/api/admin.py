@@ -1,6 +1,8 @@
 """The server's own door beside the client's, for the `phalanx` command: JSON in a StringValue both ways, on the public socket.
 
     /phalanx.admin.v1.Admin/Status   {} -> {"server": {...}, "nodes": [...], "clusters": [...], "waiting": [...]}
+    /phalanx.admin.v1.Admin/Explain  {"of": "fc-…"} -> {"lines": [...]}
+    /phalanx.admin.v1.Admin/Plans    {} -> {"recordings": "…"}
     /phalanx.admin.v1.Admin/Logs     {"of": "cu-…", "rank": 1} -> {"lines": [...], "next": "…", "done": false}
 
 A refusal is a gRPC status with a sentence, as on the client's side, and the token is the client's.
@@ -18,6 +20,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from grpclib.const import Cardinality
 
 from phalanx.api.log_door import LogDoor
+from phalanx.api.plan_door import PlanDoor
 from phalanx.api.status_door import StatusDoor
 from phalanx.api.transport import TASK_OF_CONNECTION, errors_for_the_user, token_sentence
 from phalanx.model.refusal import Refusal, RefusalKind, invalid
@@ -30,7 +33,13 @@ Method = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 def admin_mapping(server: Server) -> dict[str, grpclib.const.Handler]:
     """What grpclib serves, to be merged into the client's mapping."""
-    methods: dict[str, Method] = {"Logs": LogDoor(server).logs, "Status": StatusDoor(server).status}
+    plans = PlanDoor(server)
+    methods: dict[str, Method] = {
+        "Explain": plans.explain,
+        "Logs": LogDoor(server).logs,
+        "Plans": plans.plans,
+        "Status": StatusDoor(server).status,
+    }
     return {
         f"/{SERVICE}/{name}": grpclib.const.Handler(_door(server, name, method), Cardinality.UNARY_UNARY, StringValue, StringValue)
         for name, method in methods.items()

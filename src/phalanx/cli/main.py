@@ -13,11 +13,14 @@ COMMANDS = {
     "down": "stop them and everything they run",
     "status": "control plane, nodes, clusters, what waits and why",
     "logs": "what a cluster, one of its ranks, or an app wrote",
+    "explain": "why a call, a cluster or a function waits, and what would start it now",
     "run": "run a program as `modal run` does, on a control plane of its own if none is up",
     "login": "point the modal client at the control plane, in its own configuration",
     "doctor": "what this machine offers, what follows, what is missing",
+    "plan": "save the planner's last decisions, or decide recorded ones again",
+    "simulate": "run a trace of gangs through the planner, in virtual time",
 }
-"""Name to what it does. The command `x` is `phalanx.cli.x:x`."""
+"""Name to what it does. The command `x` is `phalanx.cli.x:x`, or `x_command` where `x` is the planner's own word."""
 
 
 class Commands(click.Group):
@@ -27,7 +30,8 @@ class Commands(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        return getattr(importlib.import_module(f"phalanx.cli.{name}"), name)
+        module = importlib.import_module(f"phalanx.cli.{name}")
+        return getattr(module, f"{name}_command", None) or getattr(module, name)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

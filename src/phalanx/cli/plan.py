@@ -7,21 +7,35 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli import control_plane
+from phalanx.cli.admin import AdminError, call
+from phalanx.cli.control_plane import state_option
 from phalanx.model.plan import Plan
 from phalanx.model.reasons import sentence
+from phalanx.paths import Paths
 from phalanx.scheduler.explain import explain, what_if_more
 from phalanx.scheduler.plan import plan
 from phalanx.scheduler.record import Recording, dump_plan, load
 
 
 @click.command("plan")
-@click.option("--replay", "path", required=True, type=click.Path(exists=True, path_type=Path), help="A file of recordings, one a line.")
+@click.option("--replay", "path", type=click.Path(exists=True, path_type=Path), help="A file of recordings, one a line.")
+@click.option("--save", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the control plane's last decisions there.")
+@state_option
 @click.option("--at", "number", type=int, help="Only the n-th recording, from 1; negative from the end.")
 @click.option("--explain", "request_id", help="Explain this waiting request in full.")
 @click.option("--what-if-more", "more", type=int, default=0, help="With --explain: the same with so many nodes more.")
 @click.option("--json", "as_json", is_flag=True, help="The plans as JSON, one a line.")
-def plan_command(path: Path, number: int | None, request_id: str | None, more: int, as_json: bool) -> None:
-    """Replay recorded decisions. Exit code 1 when a plan differs from the recorded one."""
+def plan_command(
+    path: Path | None, target: Path | None, state: Path, number: int | None, request_id: str | None, more: int, as_json: bool
+) -> None:
+    """Save the last decisions, or replay recorded ones. Exit code 1 when a plan differs from the recorded one."""
+    if target is not None:
+        _save(target, state)
+    if path is None:
+        if target is None:
+            raise click.UsageError("say --replay FILE or --save FILE")
+        return
     recordings = _read(path, number)
     differ = 0
     for place, recording in recordings:
@@ -38,6 +52,18 @@ def plan_command(path: Path, number: int | None, request_id: str | None, more: i
         click.echo(f"{len(recordings)} decisions replayed, {differ} differ from the recording")
     if differ:
         raise SystemExit(1)
+
+
+def _save(target: Path, state: Path) -> None:
+    running = control_plane.find(Paths(state))
+    if running is None:
+        raise click.ClickException(f"nothing is up with state {state}: start it with `phalanx up`, or name another with --state")
+    try:
+        recordings = call(running.listen, running.config, "Plans")["recordings"]
+    except AdminError as error:
+        raise click.ClickException(str(error)) from error
+    target.write_text(recordings)
+    click.echo(f"{len(recordings.splitlines())} decisions written to {target}")
 
 
 def _read(path: Path, number: int | None) -> list[tuple[int, Recording]]:

@@ -9,7 +9,6 @@ from phalanx.engines.machine import Machine
 
 GUARANTEES = ("network", "pids", "limits", "images", "clean-up")
 RUNTIMES = ("crun", "runc", "runsc", "process")
-ROOTLESS_IS_BUILT = False       # the ladder's second and third rung; until then an ordinary user gets plain processes
 
 PACKAGES = {    # tool or feature: package by package manager, where its name differs from the tool's
     "ip": {"apt-get": "iproute2", "dnf": "iproute", "apk": "iproute2", "pacman": "iproute2", "zypper": "iproute2"},
@@ -47,11 +46,9 @@ def choose(machine: Machine) -> Choice:
     if machine.root:
         return Choice("process", f"{lacking or 'neither crun nor runc is installed'}: plain processes, no isolation")
     rootless = why_no_rootless(machine)
-    if not rootless and ROOTLESS_IS_BUILT:
-        limits = "memory limits" if not machine.cgroup_refused else "no memory limits"
-        return Choice("crun", f"not root: crun {machine.tools['crun']} in one user namespace for the fleet, {limits}")
-    why = rootless or "rootless containers are not built yet, though this machine allows them"
-    return Choice("process", f"not root, and {why}: plain processes, no isolation")
+    if not rootless:
+        return Choice("crun", f"not root: crun {machine.tools['crun']} in one user namespace for the fleet; memory is watched, not limited")
+    return Choice("process", f"not root, and {rootless}: plain processes, no isolation")
 
 
 def why_no_root_containers(machine: Machine) -> str:
@@ -88,6 +85,9 @@ def guarantees(machine: Machine, runtime: str) -> dict[str, str]:
     unavailable = why_not(machine, runtime)
     if unavailable:
         return dict.fromkeys(GUARANTEES, f"no: {unavailable}")
+    if not machine.root:
+        return {"network": "yes among containers; no way out to the internet", "pids": "yes",
+                "limits": "no: memory is watched, not limited", "images": "no: only the default image in this version", "clean-up": "yes"}
     limits = "yes" if not machine.cgroup_refused else f"where delegated: not here ({machine.cgroup_refused})"
     return {"network": "yes", "pids": "yes", "limits": limits, "images": "no: only the default image in this version", "clean-up": "yes"}
 
@@ -103,7 +103,7 @@ def why_not(machine: Machine, runtime: str) -> str:
         return ""
     if machine.root or runtime != "crun":
         return lacking
-    return why_no_rootless(machine) or ("" if ROOTLESS_IS_BUILT else "rootless containers are not built yet")
+    return why_no_rootless(machine)
 
 
 def missing(machine: Machine) -> list[Missing]:

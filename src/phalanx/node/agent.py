@@ -27,11 +27,11 @@ from .choose import Choice, choose
 from .container import Container, left_behind
 from .image import default_image
 from .launching import Launcher, LaunchFailed
-from .layers import BadLayer, Layers
+from .layers import Layers
 from .outfit import Fleet
 from .preparing import Preparer, Refused
 from .saying import say, say_failure
-from .session import Session, TasksChannel
+from .session import ServerAway, Session, TasksChannel
 from .spec import Spec, write_whole
 
 PROTOCOL = 1
@@ -86,7 +86,9 @@ class Agent:
         for task in (serving, watching, leaving):
             task.cancel()
         await asyncio.wait({serving, watching, leaving})
-        if serving.done() and not serving.cancelled():
+        if not serving.cancelled() and not self.containers:
+            await self.launcher.leave()
+        if not serving.cancelled():
             serving.result()
         await self._leave()
 
@@ -308,10 +310,11 @@ class Agent:
         container.report_again()
         container.start_pump()
 
-    def _fetch(self, layer_id: str) -> AsyncIterator[agent_pb2.LayerFile]:
+    async def _fetch(self, layer_id: str) -> AsyncIterator[agent_pb2.LayerFile]:
         if self.session is None:
-            raise BadLayer("the server is away")
-        return self.session.fetch_layer(layer_id)
+            raise ServerAway("no session")
+        async for part in self.session.fetch_layer(layer_id):
+            yield part
 
     async def _check(self, container: Container, addresses: list[str]) -> None:
         silent = await container.check(addresses)

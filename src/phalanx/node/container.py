@@ -63,8 +63,6 @@ class Container:
         except OSError:
             await self._bury()
             return
-        if self.phase == "ended":
-            self.ended = Exit.load(self.spec.folder)
 
     def start(self) -> None:
         if self.phase == "prepared":
@@ -172,6 +170,7 @@ class Container:
         hello = json.loads(await reader.readline())
         self.phase = hello["phase"]
         self.started_ms = hello["boottime_ms"]
+        self.ended = Exit(**hello["exit"]) if hello["exit"] else None
         self._listening = asyncio.create_task(self._listen(reader))
         self._listening.add_done_callback(say_failure)
 
@@ -196,7 +195,7 @@ class Container:
             case "logs":
                 self._wake.set()
             case "ended":
-                self.phase, self.ended = "ended", Exit.load(self.spec.folder)
+                self.phase, self.ended = "ended", Exit(**message["exit"])
                 self.over.set()
                 self._wake.set()
             case "checked":

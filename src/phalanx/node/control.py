@@ -2,8 +2,8 @@
 
 To the shim:   {"do": "start"} · {"do": "stop", "signal": 2, "grace_ms": 30000} · {"do": "check", "id": 1, "addresses": [...]}
                {"do": "acknowledge", "offset": 4711} · {"do": "release"}
-To the agent:  {"say": "hello", "version": 1, "phase": "prepared"} first, then
-               {"say": "started", "boottime_ms": …} · {"say": "logs"} · {"say": "ended"} (exit.json is there)
+To the agent:  {"say": "hello", "version": 1, "phase": "prepared", "boottime_ms": 0, "exit": null} first, then
+               {"say": "started", "boottime_ms": …} · {"say": "logs"} · {"say": "ended", "exit": {…}}
                {"say": "checked", "id": 1, "silent": [...]} · {"say": "released", "remains": ""}
 """
 
@@ -60,7 +60,7 @@ class Listener:
         self._flush(peer)
 
     def _ready(self, peer: socket.socket, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
+        if peer in self.peers and events & selectors.EVENT_WRITE:
             self._flush(peer)
         if peer not in self.peers or not events & selectors.EVENT_READ:
             return

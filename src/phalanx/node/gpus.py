@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import re
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,8 @@ _DRIVER_LIBRARIES = [
     "libcuda.so", "libnvidia-ml.so", "libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libnvidia-cfg.so", "libcudadebugger.so",
     "libnvidia-gpucomp.so", "libnvidia-opencl.so", "libnvcuvid.so", "libnvidia-encode.so", "libnvoptix.so",
 ]
-LIBRARY_FOLDER = "/usr/local/nvidia/lib64"
+# Not below /usr, which is the machine's own and read-only: a file that is not there can't be mounted there.
+LIBRARY_FOLDER, TOOL_FOLDER = "/opt/nvidia/lib64", "/opt/nvidia/bin"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _from_files() -> Handover:
     for tool in ("nvidia-smi", "nvidia-debugdump"):
         found = programs.find(tool)
         if found and not found.startswith("/usr/"):      # those below /usr are there anyway
-            mounts.append(Mount(os.path.realpath(found), f"/usr/local/nvidia/bin/{tool}"))
+            mounts.append(Mount(os.path.realpath(found), f"{TOOL_FOLDER}/{tool}"))
     return Handover(devices, mounts, {"LD_LIBRARY_PATH": LIBRARY_FOLDER})
 
 
@@ -129,6 +131,4 @@ def _folder_of_loaded(library: str) -> str:
 
 
 def _is_device(path: str) -> bool:
-    import stat
-
     return stat.S_ISCHR(os.stat(path).st_mode)

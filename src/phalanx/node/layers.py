@@ -11,6 +11,9 @@ from pathlib import Path
 from phalanx.protocol import agent_pb2
 
 from .image import base_python
+from .session import ServerAway
+
+_RETRY_SECONDS = 0.1
 
 Fetch = Callable[[str], AsyncIterator[agent_pb2.LayerFile]]
 
@@ -41,13 +44,22 @@ class Layers:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True, mode=0o755)
         try:
-            await self._write_files(draft, layer_id, fetch)
+            await self._fetch(draft, layer_id, fetch)
             await _compile(draft)
             os.rename(draft, target)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
         return target
+
+    async def _fetch(self, draft: Path, layer_id: str, fetch: Fetch) -> None:
+        """From the beginning again when the server goes away meanwhile: a restart of it is nothing."""
+        while True:
+            try:
+                await self._write_files(draft, layer_id, fetch)
+                return
+            except ServerAway:
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _write_files(self, root: Path, layer_id: str, fetch: Fetch) -> None:
         """`more` says that the next message goes on with the same file."""

@@ -114,6 +114,8 @@ def _dress_container(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: l
     spec.http_address = f"{_HTTP_HOST}:{_HTTP_PORT}"
     spec.command = list(ask.command) or [image.python, "-u", "-m", "modal._container_entrypoint"]
     spec.environment = _environment(ask, INSIDE, "/root", ["/root", "/pkg", "/__modal/deps"], image.path) | hardware.environment
+    if hardware.devices:
+        spec.environment["PATH"] += f":{gpus.TOOL_FOLDER}"
     spec.environment |= ask.environment
     if hardware.environment.get("LD_LIBRARY_PATH") and "LD_LIBRARY_PATH" in ask.environment:
         spec.environment["LD_LIBRARY_PATH"] = f"{ask.environment['LD_LIBRARY_PATH']}:{hardware.environment['LD_LIBRARY_PATH']}"

@@ -7,7 +7,7 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable
 
-from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.exceptions import GRPCError
 
 from phalanx.engines.local import LocalNode
 from phalanx.protocol import agent_pb2
@@ -48,7 +48,7 @@ class Preparer:
                 outfit, ask, self.fleet, list(folders), self._addresses(name, ask), self.nodes[ask.node_id].memory_mib)
             container = Container(spec, self.launcher, send)
             await self._launch(container)
-        except (BadLayer, GRPCError, ProtocolError, StreamTerminatedError) as error:
+        except (BadLayer, GRPCError) as error:
             await self.forget(name)
             raise Refused("image", f"the files of the image could not be fetched: {error}") from error
         except (LaunchFailed, NoAddress, OSError) as error:

@@ -8,12 +8,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from grpclib.client import Channel
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.protocol import H2Protocol
 
 from phalanx.protocol import agent_pb2
 from phalanx.protocol.agent_grpc import AgentsStub
 
 PREAMBLE = b"PHALANX/1 agent\n"
+
+
+class ServerAway(Exception):
+    """The connection broke, or there is none. The server comes back."""
 
 
 class TasksChannel(Channel):
@@ -58,10 +64,18 @@ class Session:
                 sender.cancel()
 
     async def fetch_layer(self, layer_id: str) -> AsyncIterator[agent_pb2.LayerFile]:
-        async with self.stub.GetLayer.open() as stream:
-            await stream.send_message(agent_pb2.GetLayerRequest(layer_id=layer_id), end=True)
-            async for part in stream:
-                yield part
+        """Raises ServerAway when the connection breaks on the way, GRPCError when the server refuses."""
+        try:
+            async with self.stub.GetLayer.open() as stream:
+                await stream.send_message(agent_pb2.GetLayerRequest(layer_id=layer_id), end=True)
+                async for part in stream:
+                    yield part
+        except (OSError, StreamTerminatedError, ProtocolError) as error:
+            raise ServerAway(str(error)) from error
+        except GRPCError as error:
+            if error.status in (Status.UNAVAILABLE, Status.CANCELLED):
+                raise ServerAway(str(error)) from error
+            raise
 
     async def _send_all(self, stream) -> None:  # type: ignore[no-untyped-def]
         while True:

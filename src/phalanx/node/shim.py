@@ -16,6 +16,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from . import namespaces, network, runtime
@@ -58,7 +59,7 @@ class Shim:
         self.stopping = False
         self.kill_at = 0.0
         self.started_ms = 0
-        self.sentence = ""
+        self.ended: Exit | None = None
         self.pipes: dict[int, int] = {}     # descriptor → stream
         self.relays: list[Relay] = []
         self.spool = SpoolWriter(spec.spool, spec.spool_limit_bytes)
@@ -75,23 +76,37 @@ class Shim:
             for path in (spec.control_socket, spec.api_socket):
                 os.unlink(path)
             raise
-        self.control = Listener(control, self.selector, lambda: {"phase": self.phase, "boottime_ms": self.started_ms}, self._obey)
+        self.control = Listener(control, self.selector, self._state, self._obey)
         self._watch_children()
 
     def loop(self) -> None:
         while self.phase != "released":
             timeout = max(0.0, self.timers[0][0] - time.monotonic()) if self.timers else None
             for key, events in self.selector.select(timeout):
-                # An earlier callback of this round may have closed it.
-                if self.selector.get_map().get(key.fd) is not None:
-                    key.data(events)
+                # An earlier callback of this round may have closed it, and another one have its number by now.
+                current = self.selector.get_map().get(key.fd)
+                if current is not None and current.data is key.data and not self._survive(lambda k=key, e=events: k.data(e)):
+                    with contextlib.suppress(KeyError, ValueError):
+                        self.selector.unregister(key.fileobj)
             while self.timers and self.timers[0][0] <= time.monotonic():
-                heapq.heappop(self.timers)[2]()
+                self._survive(heapq.heappop(self.timers)[2])
+
+    def _survive(self, call: Callable[[], object]) -> bool:
+        """A fault in one connection must not cost the container: it goes to shim.log, and we go on. False when there was one."""
+        try:
+            call()
+        except Exception:
+            traceback.print_exc()
+            return False
+        return True
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         heapq.heappush(self.timers, (time.monotonic() + seconds, next(self._timer_order), call))
 
     # ---------------------------------------------------------------- what the agent asks
+
+    def _state(self) -> dict[str, Any]:
+        return {"phase": self.phase, "boottime_ms": self.started_ms, "exit": None if self.ended is None else asdict(self.ended)}
 
     def _obey(self, message: dict[str, Any]) -> None:
         match message["do"]:
@@ -174,6 +189,8 @@ class Shim:
 
     def _read(self, descriptor: int) -> bool:
         """One read into the spool; False when there is nothing (more) now."""
+        if descriptor not in self.pipes:
+            return False
         try:
             data = os.read(descriptor, _READ)
         except BlockingIOError:
@@ -235,9 +252,10 @@ class Shim:
             self.spool.append(SYSTEM, time.time_ns(), b"")
         ended.log_end = self.spool.end
         ended.boottime_ms = boottime_ms()
-        ended.save(self.spec.folder)
-        self.phase = "ended"
-        self.control.say(say="ended")
+        self.phase, self.ended = "ended", ended
+        with contextlib.suppress(OSError):      # a full disk: we know it as long as we live
+            ended.save(self.spec.folder)
+        self.control.say(say="ended", exit=asdict(ended))
 
     def _watch_memory(self) -> None:
         if self.phase != "running":

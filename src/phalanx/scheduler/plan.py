@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from phalanx.model.fleet import Hold
 from phalanx.model.plan import Evict, Plan, Policy, Request, Reservation, Snapshot, Start, Wait
 from phalanx.model.reasons import Number, Reason, ReasonCode
 from phalanx.scheduler.evict import Evictor
@@ -20,6 +21,7 @@ from phalanx.scheduler.index import FleetIndex
 from phalanx.scheduler.ledger import Ledger
 from phalanx.scheduler.order import queue
 from phalanx.scheduler.place import place_gang
+from phalanx.scheduler.predict import remaining_ms
 from phalanx.scheduler.provision import Provisioner, to_release
 from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, earliest
@@ -27,6 +29,7 @@ from phalanx.scheduler.shared import SharedNodes
 from phalanx.scheduler.why import Reasons, never
 
 _DEFAULT = Policy()
+_RECLAIMS = 8       # looks a plan at when lent quota comes back
 
 
 def plan(snapshot: Snapshot, policy: Policy = _DEFAULT, index: FleetIndex | None = None) -> Plan:
@@ -67,6 +70,8 @@ class _Run:
         self.starts: list[Start] = []
         self.evicts: list[Evict] = []
         self.reserve: list[Reservation] = []
+        self.reclaims = _RECLAIMS
+        self.ends: list[tuple[int, Hold]] | None = None
         self.reasons: dict[str, Reason] = {}
         self.blocked: list[Request] = []            # in order; their reasons are told at the end
         self._never: dict[tuple[int, int], Reason | None] = {}
@@ -191,11 +196,23 @@ class _Run:
         return True
 
     def _reclaim(self, request: Request) -> bool:
-        """Its quota is its own but lent to others: take it back. Else it waits for its quota."""
-        if not self.policy.preempt or not request.ask.whole or not self._evict(request):
+        """Its quota is its own but lent to others: take it back, unless it comes back by itself soon. Else it waits for its quota."""
+        if not self.policy.preempt or not request.ask.whole or self.reclaims <= 0 or not self.quotas.may_reclaim_any(request):
+            return False
+        self.reclaims -= 1
+        free_ms = self.quotas.free_at(request, self._ends())
+        if free_ms is not None and free_ms < self.now + self.policy.preempt_gain_ms or not self._evict(request):
             return False
         self.blocked.append(request)
         return True
+
+    def _ends(self) -> list[tuple[int, Hold]]:
+        """Every gang by its expected end."""
+        if self.ends is None:
+            holds = [h for h in self.ledger.index.all_holds() if h.whole and h.ends_ms is not None]
+            ends = [(self.now + remaining_ms(self.now, h.since_ms, h.ends_ms or 0), h) for h in holds]
+            self.ends = sorted(ends, key=lambda entry: (entry[0], entry[1].holder_id))
+        return self.ends
 
     def _note(self, request: Request, claim: Claim, dated: bool) -> None:
         """Nobody after this may move the claim's date, by nodes or by quota. A dated one is told and goes first in the next plan."""

@@ -75,6 +75,16 @@ class Quotas:
             return False
         return self.may_reclaim_any(request) and self._used[hold.workspace] > theirs.nodes
 
+    def free_at(self, request: Request, ends: Iterable[tuple[int, Hold]]) -> int | None:
+        """When the holds that end first have given enough quota back. `ends` sorted. None: never, as far as is known."""
+        after = self.copy()
+        for end_ms, hold in ends:
+            if hold.workspace in after._quotas:
+                after.give(hold)
+                if after.refusal(request) is None:
+                    return end_ms
+        return None
+
     def copy(self) -> Quotas:
         """For a what-if."""
         other = Quotas((), {})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from phalanx.model.plan import Plan, Policy, Snapshot
+from phalanx.scheduler.index import FleetIndex
 
 FORMAT = 1
 
@@ -25,18 +26,26 @@ class Recording:
 
 
 class Ring:
-    """The last decisions, oldest first out. Holding them costs little: snapshots share their nodes and requests."""
+    """The last decisions, oldest first out. Holding them costs little: snapshots share their requests, and indexes their fabrics."""
 
     def __init__(self, most: int = 1000) -> None:
-        self._kept: deque[Recording] = deque(maxlen=most)
+        self._kept: deque[tuple[Recording, FleetIndex | None]] = deque(maxlen=most)
 
-    def add(self, snapshot: Snapshot, policy: Policy, plan: Plan) -> None:
-        """Remember a decision."""
-        self._kept.append(Recording(snapshot, policy, plan))
+    def add(self, snapshot: Snapshot, policy: Policy, plan: Plan, index: FleetIndex | None = None) -> None:
+        """Remember a decision. `index`: the one that was given to `plan`, whose nodes and holds the snapshot then lacks."""
+        self._kept.append((Recording(snapshot, policy, plan), index))
 
     def dump(self) -> str:
         """All of them, one JSON text a line, for `phalanx plan --replay`."""
-        return "".join(dump(recording) + "\n" for recording in self._kept)
+        return "".join(dump(with_fleet(recording, index)) + "\n" for recording, index in self._kept)
+
+
+def with_fleet(recording: Recording, index: FleetIndex | None) -> Recording:
+    """The same with the nodes and holds that its plan read from an index."""
+    if index is None:
+        return recording
+    snapshot = replace(recording.snapshot, nodes=tuple(index.all_nodes()), holds=tuple(index.all_holds()))
+    return replace(recording, snapshot=snapshot)
 
 
 def dump(recording: Recording) -> str:

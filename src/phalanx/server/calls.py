@@ -146,6 +146,8 @@ class Calls:
             delay = min(function.retry_initial_ms * function.retry_backoff ** (item.user_failures - 1), function.retry_max_ms)
             self._back_in_queue(unit, item, _sentence(decision), int(delay))
             return
+        if decision.status == "ok":
+            self._server.planning.ran(function, max(1, self._server.now_ms() - item.started_ms))
         if decision.status == "terminated":
             said = decision.failure.sentence if decision.failure is not None else ""
             ended = RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, said or "the call was cancelled"))

@@ -17,6 +17,7 @@ from phalanx.model.cluster import Assignment, Attempt, Cause, Member, MemberStat
 from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Start
 from phalanx.model.work import Function, Input, InputState
+from phalanx.scheduler.backoff import retry_at_ms
 from phalanx.server.pool import Pool
 from phalanx.server.unit import Unit
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("phalanx.gangs")
 
-REFUSED_NODE_MS = 30_000        # a node that refused a start is left out for this long, doubling
+REFUSED_NODE_MS = 30_000        # a node that refused a start is left out for that function's next ones
 STOPPED_APP_STATES = (4, 5)     # api_pb2 APP_STATE_STOPPING, APP_STATE_STOPPED
 
 
@@ -182,17 +183,6 @@ class Gangs:
         """Why the fleet can never run this function ("can never fit: …"), or an empty string."""
         return self._server.planning.never_fits(function)
 
-    def idle_check(self, assignment: int, idle_since_ms: int) -> None:
-        """The scale-down window of a cluster is over: let it go, unless it worked since or the function's minimum wants it."""
-        gang = self.running.get(assignment)
-        if gang is None or gang.assignment.idle_since_ms != idle_since_ms or not gang.is_counted or gang.open:
-            return
-        function = self._server.world[Function][gang.assignment.function_id]
-        if not self._server.planning.is_surplus(function):
-            self._server.clock.call_after(function.scaledown_s * 1000, lambda: self.idle_check(assignment, idle_since_ms))
-            return
-        self._server.act(lambda unit: self.dispatch(unit, assignment, ev.StopAsked(Cause.IDLE, "scaled down", graceful=True)))
-
     # ------------------------------------------------------------ instructions
 
     def carry_out(self, unit: Unit, gang: Gang, instruction: ev.Instruction) -> None:
@@ -225,7 +215,7 @@ class Gangs:
             case ev.SetTimer(name, delay_ms, input_id, attempt):
                 unit.after(lambda: self._arm(number, name, delay_ms, input_id, attempt))
             case ev.BecameIdle():
-                unit.after(lambda: self._became_idle(gang))
+                unit.after(server.planning.soon)
             case ev.GangOver(dirty):
                 self._over(unit, gang, dirty)
         if gang.assignment.phase == Phase.ENDING and isinstance(instruction, ev.Release):
@@ -256,28 +246,25 @@ class Gangs:
                 self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id, attempt.attempt)
             elif 0 in attempt.results:
                 self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id, attempt.attempt)
-        if gang.is_counted and not gang.open:
-            self._became_idle(gang)
-
     def _running(self, gang: Gang) -> None:
+        pool = self.pool(gang.assignment.function_id)
+        pool.failed_starts = pool.not_before_ms = 0
         for member in gang.members:
+            self._server.planning.refusals.accepted(member.node_id)
             self._server.logs.task_state(gang.assignment.app_id, gang.assignment.function_id, member.task_id, "active")
-
-    def _became_idle(self, gang: Gang) -> None:
-        number, since = gang.assignment.assignment, gang.assignment.idle_since_ms
-        function = self._server.world[Function].get(gang.assignment.function_id)
-        if function is not None:
-            self._server.clock.call_after(function.scaledown_s * 1000, lambda: self.idle_check(number, since))
-        self._server.planning.soon()
 
     def _ended(self, unit: Unit, gang: Gang) -> None:
         """Every rank is confirmed gone: refusals make their node wait, and an app that was stopped may be done."""
-        pool = self.pool(gang.assignment.function_id)
+        pool, now = self.pool(gang.assignment.function_id), self._server.now_ms()
         verdict = gang.assignment.verdict
         if verdict is not None and verdict.cause in (Cause.REFUSED, Cause.NODE) and not verdict.user_fault:
-            pool.backoff_ms = min(max(REFUSED_NODE_MS, pool.backoff_ms * 2), 15 * 60_000)
-            pool.refused[gang.members[max(verdict.rank, 0)].node_id] = self._server.now_ms() + pool.backoff_ms
-            self._server.clock.call_after(pool.backoff_ms + 1, self._server.planning.soon)
+            node_id = gang.members[max(verdict.rank, 0)].node_id
+            pool.failed_starts += 1
+            pool.not_before_ms = retry_at_ms(now, pool.failed_starts)
+            pool.refused[node_id] = now + REFUSED_NODE_MS
+            self._server.planning.refusals.refused(node_id, verdict.sentence, now)
+            for until in (pool.not_before_ms, pool.refused[node_id]):
+                self._server.clock.call_after(until - now + 1, self._server.planning.soon)
             LOG.warning("assignment %s: %s", gang.assignment.assignment, verdict.sentence)
         self._report_quiet(unit, gang.assignment.app_id)
 

@@ -1,27 +1,29 @@
-"""The planning loop: snapshot, plan, guarded apply, and the reasons of what waits."""
+"""The planning loop: demand, snapshot, plan, guarded apply, and the reasons of what waits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
-from phalanx.model.app import App
 from phalanx.model.cluster import Cause, Phase
-from phalanx.model.fleet import Hold
+from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.gpus import GpuChoice, accepted_types
 from phalanx.model.node import NodeRecord
-from phalanx.model.plan import Request, Snapshot, Start
+from phalanx.model.plan import Plan, Policy, Request, Reservation, Snapshot, Start
 from phalanx.model.reasons import Reason, sentence
-from phalanx.model.work import Function, Input
+from phalanx.model.work import Function
+from phalanx.scheduler.backoff import Refusals
+from phalanx.scheduler.explain import Explanation, explain
 from phalanx.scheduler.fit import can_ever_fit
 from phalanx.scheduler.plan import plan
-from phalanx.server.gangs import STOPPED_APP_STATES
+from phalanx.scheduler.predict import Durations, RecentWaits
+from phalanx.scheduler.record import Ring
+from phalanx.server.demand import demand, family_of
 from phalanx.server.giving_up import given_up
-from phalanx.server.pool import Pool, wanted_clusters
 from phalanx.server.snapshot import hold_of, node_of, request_of
 from phalanx.server.unit import Unit
 
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("phalanx.planning")
 
-MOST_REQUESTS = 64   # of one function in one plan: a map of 100,000 inputs need not ask for all its containers at once
-
 
 class Planning:
     """Runs the planner when something changed, once a turn of the event loop however much did."""
@@ -39,9 +39,17 @@ class Planning:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._scheduled = False
+        self._look: Any = None                      # the timer of the next look
+        self._look_ms = 0
+        self._policy = Policy()
+        self._reservations: tuple[Reservation, ...] = ()
+        self._recent = RecentWaits()
+        self._said: dict[str, str] = {}             # function id -> the sentence its users saw last
+        self.durations = Durations()
+        self.refusals = Refusals()
+        self.ring = Ring()                          # the last decisions, for `phalanx plan --replay`
         self.waits: dict[str, Reason] = {}          # request id -> why it waits, as of the last plan
         self.requests: dict[str, Request] = {}      # of the last plan
-        self._said: dict[str, str] = {}             # function id -> the sentence its users saw last
 
     def soon(self) -> None:
         """Plan at the next turn of the event loop."""
@@ -51,84 +59,112 @@ class Planning:
 
     def never_fits(self, function: Function) -> str:
         """Why this fleet can never run the function, or an empty string; with no node registered yet nobody knows."""
-        records = self._nodes()
+        records = self._records()
         if not records:
             return ""
         reason = can_ever_fit(request_of(function, "new", 0), [node_of(record, connected=True) for record in records])
         return sentence(reason) if reason else ""
 
-    def is_surplus(self, function: Function) -> bool:
-        """Does the function have more clusters than it wants?"""
-        pool = self._server.gangs.pool(function.function_id)
-        return len(pool.counted()) > self._wanted(function, pool)
-
     def waiting(self) -> list[tuple[Request, Reason]]:
         """What waits now, in the order of the queue, with its reason."""
         return [(self.requests[request_id], reason) for request_id, reason in self.waits.items()]
+
+    def explain(self, function_id: str) -> Explanation | None:
+        """Why a function's first waiting request waits, in full; None when nothing of it does."""
+        request_id = next((r for r in self.waits if self.requests[r].function_id == function_id), None)
+        if request_id is None:
+            return None
+        snapshot = self._snapshot(tuple(self.requests.values()))
+        return explain(snapshot, plan(snapshot, self._policy), request_id)
+
+    def ran(self, function: Function, duration_ms: int) -> None:
+        """An input ended by itself after this long: what the next is expected to take."""
+        self.durations.seen(function.function_id, duration_ms, family_of(function))
+
+    # ------------------------------------------------------------ one turn
 
     def _turn(self) -> None:
         self._scheduled = False
         self._server.act(self._plan)
 
     def _plan(self, unit: Unit) -> None:
-        server = self._server
-        requests = {r.request_id: r for function in self._functions() for r in self._requests(function)}
-        self.requests = requests
-        if not requests:
-            self.waits = {}
+        wanted = demand(self._server, self.durations)
+        for number in wanted.surplus:
+            self._server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "scaled down", graceful=True))
+        self._look_again(wanted.next_look_ms)
+        self.requests = wanted.requests
+        if not wanted.requests:
+            self.waits, self._reservations = {}, ()
             self._tell()
             return
-        snapshot = Snapshot(
-            server.now_ms(),
-            nodes=tuple(node_of(record, server.agents.is_connected(record.node_id)) for record in self._nodes()),
-            holds=tuple(self._hold(gang) for gang in server.gangs.running.values()),
-            pending=tuple(requests.values()),
-        )
-        decided = plan(snapshot)
-        for start in decided.starts:
-            function = server.world[Function][requests[start.request_id].function_id]
-            server.gangs.begin(unit, function, start, _choice(function, start))
+        snapshot = self._snapshot(tuple(wanted.requests.values()))
+        decided = plan(snapshot, self._policy)
+        self.ring.add(snapshot, self._policy, decided)
+        self._reservations = decided.reserve
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
+        for start in decided.starts:
+            self._start(unit, start)
         if decided.starts:
             unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
             return
-        idle = {hold.holder_id for hold in snapshot.holds if hold.warm}
-        for cluster_id in [e.holder_id for e in decided.evict if e.holder_id in idle] or given_up(snapshot, decided):
-            number = next(n for n, gang in server.gangs.running.items() if gang.assignment.cluster_id == cluster_id)
-            server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "given up to a waiting call", graceful=True))
+        self._make_room(unit, snapshot, decided)
         self._tell()
 
+    def _start(self, unit: Unit, start: Start) -> None:
+        request = self.requests[start.request_id]
+        function = self._server.world[Function][request.function_id]
+        if not request.warm:
+            self._recent.started(max(0, self._server.now_ms() - request.submitted_ms))
+        self._server.gangs.begin(unit, function, start, _choice(function, start))
+
+    def _make_room(self, unit: Unit, snapshot: Snapshot, decided: Plan) -> None:
+        """Idle clusters are given up to calls that wait for their nodes. Stopping those that work is not built yet."""
+        idle = {hold.holder_id for hold in snapshot.holds if hold.warm}
+        evicted = [evict.holder_id for evict in decided.evict if evict.holder_id in idle]
+        for cluster_id in evicted or given_up(snapshot, decided):
+            number = next(n for n, gang in self._server.gangs.running.items() if gang.assignment.cluster_id == cluster_id)
+            self._server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "given up to a waiting call", graceful=True))
+
+    def _look_again(self, at_ms: int | None) -> None:
+        """When an idle cluster's window ends nothing happens by itself."""
+        if at_ms == self._look_ms:
+            return
+        if self._look is not None:
+            self._look.cancel()
+        self._look = self._server.clock.call_after(at_ms - self._server.now_ms() + 1, self.soon) if at_ms is not None else None
+        self._look_ms = at_ms or 0
+
+    # ------------------------------------------------------------ what the planner sees
+
+    def _snapshot(self, pending: tuple[Request, ...]) -> Snapshot:
+        server = self._server
+        aside = self.refusals.aside(server.now_ms())
+        return Snapshot(
+            server.now_ms(),
+            nodes=tuple(self._node(record, aside.get(record.node_id, "")) for record in self._records()),
+            holds=tuple(self._hold(gang) for gang in server.gangs.running.values()),
+            pending=pending,
+            reservations=self._reservations,
+            recent_wait_ms=self._recent.mean_ms,
+        )
+
+    def _records(self) -> list[NodeRecord]:
+        return [record for record in self._server.world[NodeRecord].values() if not record.removed]
+
+    def _node(self, record: NodeRecord, aside: str) -> Node:
+        node = node_of(record, self._server.agents.is_connected(record.node_id))
+        return replace(node, state=NodeState.CORDONED, state_reason=aside) if aside and node.state == NodeState.UP else node
+
     def _hold(self, gang: Gang) -> Hold:
+        """Its predicted end, where its function has a history, and whether it may be given up."""
         function = self._server.world[Function][gang.assignment.function_id]
         waiting = self._server.gangs.pool(function.function_id).waiting
         idle = gang.assignment.phase == Phase.RUNNING and not gang.open and not waiting
-        return replace(hold_of(gang, function, gang.members), warm=idle, ending=not gang.is_counted)
+        predicted = self.durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))
+        hold = hold_of(gang, function, gang.members)
+        return replace(hold, warm=idle, ending=not gang.is_counted, ends_ms=hold.since_ms + predicted if predicted is not None else None)
 
-    def _functions(self) -> list[Function]:
-        return [self._server.world[Function][f] for f in self._server.gangs.pools if f in self._server.world[Function]]
-
-    def _nodes(self) -> list[NodeRecord]:
-        return [record for record in self._server.world[NodeRecord].values() if not record.removed]
-
-    def _wanted(self, function: Function, pool: Pool) -> int:
-        app = self._server.world[App].get(function.app_id)
-        runs = app is not None and app.state not in STOPPED_APP_STATES
-        ready = pool.ready(self._server.world[Input], self._server.now_ms())
-        return wanted_clusters(function, len(ready), sum(len(gang.open) for gang in pool.counted()), runs)
-
-    def _requests(self, function: Function) -> list[Request]:
-        """One request for each cluster that is missing; the n-th has the queue time of the input that needs it first."""
-        pool = self._server.gangs.pool(function.function_id)
-        missing = min(self._wanted(function, pool) - len(pool.counted()), MOST_REQUESTS)
-        now = self._server.now_ms()
-        ready = pool.ready(self._server.world[Input], now)
-        requests = []
-        for n in range(max(missing, 0)):
-            at = n * max(function.max_inputs, 1)
-            submitted = ready[at].created_ms if at < len(ready) else now
-            warm = at >= len(ready)
-            requests.append(request_of(function, f"{function.function_id}/{n}", submitted, pool, warm, now))
-        return requests
+    # ------------------------------------------------------------ what users see
 
     def _tell(self) -> None:
         """Show each function's users why it waits, when the sentence changed; and when it waits no more, that too."""

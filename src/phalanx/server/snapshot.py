@@ -37,6 +37,12 @@ def ask_of(function: Function) -> Ask:
     return Ask(function.clustered, function.cpu_milli, function.memory_mib, function.disk_mib, gpus)
 
 
+def priority_of(function: Function) -> int:
+    """`experimental_options={"priority": 10}`; higher goes first."""
+    text = function.options.get("priority", "0")
+    return int(text) if text.lstrip("-").isdigit() else 0
+
+
 def where_of(function: Function) -> Where:
     """The function's own wishes about places. "auto" is no wish."""
     return Where(
@@ -53,7 +59,7 @@ def request_of(
     return Request(
         request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=where_of(function),
         rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
-        not_before_ms=pool.not_before_ms if pool else 0, warm=warm,
+        not_before_ms=pool.not_before_ms if pool else 0, warm=warm, priority=priority_of(function),
     )  # fmt: skip
 
 
@@ -64,5 +70,5 @@ def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:
         gpus = int(str(function.gpus[gang.assignment.gpu_choice][1]))
     return Hold(
         gang.assignment.cluster_id, tuple(m.node_id for m in members), gang.assignment.clustered, function.cpu_milli,
-        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, function_id=function.function_id,
+        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, function_id=function.function_id, priority=priority_of(function),
     )  # fmt: skip

@@ -63,7 +63,7 @@ def figures(outcome: Outcome, fleet_nodes: int, bound: float | None = None) -> F
         large_p99_h=at(large, 0.99) / HOUR_MS, utilisation=outcome.busy_node_ms / area,
         bound=fluid_bound([s.job for s in outcome.jobs], fleet_nodes) if bound is None else bound,
         racks_over_fewest=used / fewest if fewest else 1.0, promises=outcome.promises, broken=outcome.broken,
-        cross_fabric=outcome.cross_fabric, partial=outcome.partial, held_idle=0.0, evictions=outcome.evictions,
+        cross_fabric=outcome.cross_fabric, partial=outcome.partial, held_idle=outcome.kept_node_ms / area, evictions=outcome.evictions,
         lost=outcome.lost_node_ms / area, plan_ms_p50=1000 * at(plans, 0.5), plan_ms_p99=1000 * at(plans, 0.99),
         plan_ms_max=1000 * plans[-1],
     )  # fmt: skip

@@ -38,7 +38,8 @@ class Outcome:
     jobs: list[Started]
     window_ms: int = 0
     busy_node_ms: int = 0              # within the arrival window
-    lost_node_ms: int = 0              # work done again after faults
+    lost_node_ms: int = 0              # work done again after faults and evictions
+    kept_node_ms: int = 0              # nodes kept for a gang without running it
     promises: int = 0
     broken: int = 0
     evictions: int = 0
@@ -66,22 +67,24 @@ def either_way(seed: int, up_to: float = 5.0) -> Estimate:
 def simulate(
     jobs: Sequence[Job], nodes: Sequence[Node], policy: Policy, estimate: Estimate | None = exact,
     faults: FaultModel | None = None, clock: Callable[[], float] | None = None, watch: Callable[[Snapshot, Plan], None] | None = None,
-    quotas: tuple[Quota, ...] = (),
+    quotas: tuple[Quota, ...] = (), ask: Ask | None = None, every_ms: int = 0,
 ) -> Outcome:  # fmt: skip
     """Run a trace. `estimate` None: nobody gives a length, the planner's own predictions per function are used.
 
-    `clock` (seconds) times the plans. `watch` sees every snapshot (without its nodes and holds) and plan.
+    `every_ms`: plan at most that often, as a server with a tick does; 0: after every event. `clock` (seconds) times the plans.
+    `watch` sees every snapshot (without its nodes and holds) and plan.
     """
-    return _Simulation(jobs, nodes, policy, estimate, faults, clock, watch, quotas).run()
+    return _Simulation(jobs, nodes, policy, estimate, faults, clock, watch, quotas, ask or _ASK, every_ms).run()
 
 
 class _Simulation:
     def __init__(
         self, jobs: Sequence[Job], nodes: Sequence[Node], policy: Policy, estimate: Estimate | None,
         faults: FaultModel | None, clock: Callable[[], float] | None, watch: Callable[[Snapshot, Plan], None] | None,
-        quotas: tuple[Quota, ...],
+        quotas: tuple[Quota, ...], ask: Ask, every_ms: int,
     ) -> None:  # fmt: skip
-        self.quotas = quotas
+        self.quotas, self.ask, self.every_ms = quotas, ask, every_ms
+        self.next_plan = self.woken = 0
         self.retentions: tuple[Retention, ...] = ()
         self.policy, self.estimate, self.clock, self.watch = policy, estimate, clock, watch
         self.index = FleetIndex.of(nodes)
@@ -120,6 +123,8 @@ class _Simulation:
         while self.events:
             now = self.events[0][0]
             self.outcome.busy_node_ms += self.busy * max(0, min(now, self.outcome.window_ms) - last)
+            kept = {n for r in self.retentions if r.until_ms > last and r.request_id in self.pending for n in r.node_ids}
+            self.outcome.kept_node_ms += len(kept) * max(0, min(now, self.outcome.window_ms) - last)
             last = min(now, self.outcome.window_ms)
             changes: list[Event] = []
             while self.events and self.events[0][0] == now:
@@ -128,10 +133,15 @@ class _Simulation:
                     self._end(now, i, what, changes)
                 elif kind == 1:
                     self._fault(now, self.faults[i], what == "down", changes)
-                else:
+                elif kind == 2:
                     self._submit(now, i)
             self.index = self.index.apply(changes)
-            if self.pending:
+            if self.pending and now < self.next_plan:
+                if self.woken < self.next_plan:
+                    self.woken = self.next_plan
+                    heapq.heappush(self.events, (self.next_plan, 3, 0, ""))     # wake up for the plan that is due
+            elif self.pending:
+                self.next_plan = now + self.every_ms
                 self._plan(now)
             elif all(s.wait_ms >= 0 for s in self.started) and not self.running:
                 break
@@ -229,7 +239,7 @@ class _Simulation:
             known = self.left[i]
         name = f"job-{i:06}"
         self.pending[name] = Request(
-            name, job.nodes, _ASK, job.submit_ms, job.workspace, job.function, job.priority,
+            name, job.nodes, self.ask, job.submit_ms, job.workspace, job.function, job.priority,
             predicted_ms=known, timeout_ms=(job.timeout_ms or DAY_MS) if known is None else max(known, DAY_MS), attempt=attempt,
         )  # fmt: skip
 

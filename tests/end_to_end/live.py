@@ -1,0 +1,161 @@
+"""A real control plane and fleet on this machine, as their user has them: `phalanx up -d`, the stock client beside it, `phalanx down`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phalanx.cli.processes import Process, read_record
+from phalanx.config import Config
+from phalanx.paths import Paths
+from tests.harness.clients import client_python
+from tests.harness.waiting import until
+from tests.node.machine_state import Traces, traces
+
+PROGRAMS = Path(__file__).parent / "programs"
+NEWEST = "1.6.4"
+PATIENCE_S = 300        # for a whole program on a busy machine: a hang fails, slowness does not
+
+
+@dataclass
+class Ended:
+    """What a program left: its exit code and all it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What it said in lines "## name json": the program's findings, beside all that the client prints."""
+        lines = [line.split(" ", 2) for line in self.out.splitlines() if line.startswith("## ")]
+        return {name: json.loads(value) for _, name, value in lines}
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}\n{self.out}\n{self.err}"
+
+
+class Live:
+    """One control plane with its local fleet. Programs run against it with any version of the client."""
+
+    def __init__(self, state: Path, nodes: int, runtime: str, **settings: Any) -> None:
+        self.paths = Paths(state)
+        self.nodes, self.runtime, self.settings = nodes, runtime, settings
+        self.listen = f"127.0.0.1:{_free_port()}"
+
+    def up(self) -> None:
+        if not self.paths.config.exists():
+            Config(**self.settings).with_secrets().save(self.paths.config)
+        ended = self.phalanx("up", "-d", "--nodes", str(self.nodes), "--runtime", self.runtime, "--listen", self.listen)
+        assert ended.code == 0, ended
+
+    def down(self) -> None:
+        ended = self.phalanx("down")
+        assert ended.code == 0, ended
+
+    def phalanx(self, command: str, *arguments: str) -> Ended:
+        """A command of ours on this state folder."""
+        return _run([sys.executable, "-m", "phalanx.cli.main", command, "--state", str(self.paths.state), *arguments], self.env)
+
+    def modal(self, *arguments: str, version: str = NEWEST, **env: str) -> Ended:
+        """A command of the stock client."""
+        return _run([_python(version), "-m", "modal", *arguments], self.env | env)
+
+    def program(self, name: str, *arguments: str, version: str = NEWEST, **env: str) -> Ended:
+        """`modal run` of one of the programs beside this file; it must end well."""
+        ended = self.modal("run", str(PROGRAMS / name), *arguments, version=version, **env)
+        assert ended.code == 0, ended
+        return ended
+
+    def script(self, name: str, *arguments: str, version: str = NEWEST) -> Ended:
+        """A plain Python program that uses the client as a library; it must end well."""
+        ended = _run([_python(version), str(PROGRAMS / name), *arguments], self.env)
+        assert ended.code == 0, ended
+        return ended
+
+    @contextmanager
+    def running(self, *arguments: str, version: str = NEWEST, **env: str) -> Iterator[subprocess.Popen[str]]:
+        """A command of the stock client that goes on beside the test, with all it writes in one stream."""
+        process = subprocess.Popen([_python(version), "-u", "-m", "modal", *arguments], env=_clean_environment() | self.env | env,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    @property
+    def env(self) -> dict[str, str]:
+        config = Config.load(self.paths.config)
+        return {"MODAL_SERVER_URL": f"http://{self.listen}", "MODAL_TOKEN_ID": config.token_id, "MODAL_TOKEN_SECRET": config.token_secret,
+                "MODAL_CONFIG_PATH": str(self.paths.state / "modal.toml"), "PHALANX_STATE": str(self.paths.state)}
+
+    def status(self) -> dict[str, Any]:
+        """What the server knows. It may be away for a moment: then the next answer counts."""
+        def ask() -> Any:
+            ended = self.phalanx("status", "--json")
+            return json.loads(ended.out) if ended.code == 0 else None
+
+        return until(ask, PATIENCE_S)
+
+    def containers(self) -> list[str]:
+        return [task for cluster in self.status()["clusters"] for task in cluster["containers"]]
+
+    def wait_until_empty(self) -> None:
+        """No cluster is left: every rank is gone and its node is free."""
+        until(lambda: not self.status()["clusters"], PATIENCE_S)
+
+    def pid(self, name: str) -> Process:
+        """supervisor, front, server or agent."""
+        return read_record(self.paths.run / "processes.json")[name]
+
+    def kill(self, name: str) -> None:
+        """kill -9, and wait until its successor is there."""
+        victim = self.pid(name)
+        assert victim.signal(signal.SIGKILL)
+        until(lambda: self.pid(name).pid != victim.pid and self.pid(name).is_alive(), PATIENCE_S)
+
+    def traces(self) -> Traces:
+        return traces(self.paths.state, self.paths.run)
+
+
+def line_with(process: subprocess.Popen[str], words: str) -> str:
+    """Read a running command's output up to a line with these words."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if words in line:
+            return line
+    raise AssertionError(f"ended without {words!r}:\n{''.join(seen)}")
+
+
+def _python(version: str) -> str:
+    return sys.executable if version == NEWEST else client_python(version)
+
+
+def _run(command: list[str], env: dict[str, str]) -> Ended:
+    done = subprocess.run(command, env=_clean_environment() | env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          errors="replace", timeout=PATIENCE_S)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def _clean_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MODAL_", "PHALANX_"))}
+    return kept | {"NO_COLOR": "1", "COLUMNS": "200"}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

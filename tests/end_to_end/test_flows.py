@@ -1,0 +1,53 @@
+"""Every way to call a function, through the stock clients, over real containers."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.live import NEWEST, Live
+from tests.harness.clients import OLDER_CLIENTS
+
+pytestmark = pytest.mark.root
+EVERY_CLIENT = pytest.mark.parametrize("version", [NEWEST, *(pytest.param(v, marks=pytest.mark.full) for v in OLDER_CLIENTS)])
+
+
+@EVERY_CLIENT
+def test_plain_functions_in_every_way(live: Live, version: str) -> None:
+    ended = live.program("flows.py", version=version)
+    said = ended.said
+    private = ipaddress.ip_address(said.pop("i6pn"))
+    assert private in ipaddress.ip_network("fdaa::/16")
+    assert said.pop("not_yet").startswith(("TimeoutError", "OutputExpiredError", "FunctionTimeoutError"))
+    assert said.pop("cancelled").startswith(("InputCancellation", "RemoteError"))
+    assert said == {
+        "remote": 16, "map": [x * x for x in range(20)], "starmap": [3, 7], "async": 10, "generator": [0, 1, 2, 3, 4], "nested": 37,
+        "serialized": 101, "concurrent": [0, 1, 2, 3], "class": [31, 71], "exception": "ValueError: 1 is not good",
+        "map_exceptions": ["1 is not good", "2 is not good"], "spawn": [81, 81],
+    }
+    assert ended.out.count("counter says goodbye") == 2
+
+
+@EVERY_CLIENT
+def test_clustered_functions_in_every_way(live: Live, version: str) -> None:
+    ended = live.program("clusters.py::main", version=version)
+    said: dict[str, Any] = ended.said
+    rank, ips, _ = said.pop("remote")
+    assert rank == 0
+    assert all(ipaddress.ip_address(ip) in ipaddress.ip_network("fdaa::/16") for ip in ips) and len(set(ips)) == 2
+    assert said == {"map": [[0, 1], [0, 2], [0, 3]], "spawn": ["spawned", "spawned"], "generator": [[0, 0], [0, 1], [0, 2]],
+                    "class": [[0, 15], [0, 35]], "exception": ["only rank 1"]}
+    lines = ended.out.splitlines()
+    for rank in (0, 1):
+        assert [line for line in lines if line.startswith(f"rank {rank} of 2 got ")] == [
+            f"rank {rank} of 2 got {x}" for x in ("first", 1, 2, 3, "spawned")]
+        assert lines.count(f"rank {rank} enters") == lines.count(f"rank {rank} leaves") == 2
+
+
+@pytest.mark.parametrize("version", OLDER_CLIENTS)
+def test_the_smoke_test_with_an_older_client(live: Live, version: str) -> None:
+    ended = live.program("clusters.py::smoke", version=version)
+    assert ended.said["remote"][0] == 0
+    assert {f"rank {rank} of 2 got smoke" for rank in (0, 1)} <= set(ended.out.splitlines())
