@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from phalanx.model.gpus import ALIASES, REAL_SHAPE
 
+
 @dataclass(frozen=True)
 class Machine:
     """What the agent found: cpu in thousandths of a core, memory in MiB, GPUs as (type, count) with ("", 0) for none."""
