@@ -70,7 +70,7 @@ class Shim:
             self.runtime.prepare()
             self._relay(api)
             if spec.http_address:
-                self._relay(self._listen_inside(spec.http_address))
+                self._relay(self._listen_inside(spec.http_address), os.geteuid() if self.runtime.network() is None else None)
         except BaseException:
             self.runtime.release()
             for path in (spec.control_socket, spec.api_socket):
@@ -274,9 +274,9 @@ class Shim:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.selector.register(self._wakeup, selectors.EVENT_READ, self._reap)
 
-    def _relay(self, listener: socket.socket) -> None:
+    def _relay(self, listener: socket.socket, only_uid: int | None = None) -> None:
         preamble = f"PHALANX/1 task {self.spec.task_id} {self.spec.assignment} {self.spec.task_secret}\n"
-        self.relays.append(Relay(listener, self.spec.tasks_socket, preamble.encode(), self.selector, self.later))
+        self.relays.append(Relay(listener, self.spec.tasks_socket, preamble.encode(), self.selector, self.later, only_uid))
 
     def _listen_inside(self, address: str) -> socket.socket:
         host, _, port = address.rpartition(":")
