@@ -34,13 +34,13 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="pb-"))        # short: Unix sockets lie in it
     tables = []
     try:
-        report.print_machine()
+        report.print_machine(folder)
         report.print_versions(peers)
         for size in options.sizes:
             measured = rounds.measure(size, peers, folder / str(size), options.rounds, options.warm_rounds)
             report.print_tables(size, measured)
             tables.append(measured)
-        report.print_machine()
+        report.print_machine(folder)
     finally:
         left = reap_orphans()
     for command in left:

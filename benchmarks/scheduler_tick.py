@@ -120,6 +120,9 @@ class Fleet:
         return self.holds[name]
 
 
+WARM_UP = 10        # the first plans start whatever waited when the fleet was made up; they are not counted
+
+
 def measure(nodes: int, gangs: int, ticks: int, seed: int = 1) -> TickTimes:
     """Run so many ticks of the planner as a server would: one index, kept from tick to tick."""
     fleet = Fleet(nodes, gangs, seed)
@@ -131,14 +134,17 @@ def measure(nodes: int, gangs: int, ticks: int, seed: int = 1) -> TickTimes:
     gc.collect()
     gc.freeze()      # what a server does after its first build: the fleet is not garbage
     carried: list[Event] = []
-    for _ in range(ticks):
+    for number in range(-WARM_UP, ticks):
         fleet.now += TICK_MS
         events, snapshot = fleet.events(carried), fleet.snapshot()
         wall, cpu = time.perf_counter(), time.thread_time()
         index = index.apply(events)
         made = plan(snapshot, policy, index)
-        times.cpu_ms.append(1000 * (time.thread_time() - cpu))
-        times.ticks_ms.append(1000 * (time.perf_counter() - wall))
+        if number >= 0:
+            times.cpu_ms.append(1000 * (time.thread_time() - cpu))
+            times.ticks_ms.append(1000 * (time.perf_counter() - wall))
+            times.starts += len(made.starts)
+            times.evictions += len(made.evict)
         carried = []
         for start in made.starts:
             carried.append(HoldChanged(fleet.hold_for(fleet.pending.pop(start.request_id), start.node_ids)))
@@ -151,8 +157,6 @@ def measure(nodes: int, gangs: int, ticks: int, seed: int = 1) -> TickTimes:
             index = index.apply(carried[EVENTS:])
         fleet.reservations = made.reserve
         fleet.retentions = tuple(r for r in fleet.retentions if r.request_id in fleet.pending and r.until_ms > fleet.now)
-        times.starts += len(made.starts)
-        times.evictions += len(made.evict)
         fleet.refill()
     gc.unfreeze()
     return times

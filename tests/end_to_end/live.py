@@ -108,8 +108,9 @@ class Live:
 
         return until(ask, PATIENCE_S)
 
-    def containers(self) -> list[str]:
-        return [task for cluster in self.status()["clusters"] for task in cluster["containers"]]
+    def containers(self, function: str) -> list[str]:
+        """Of a function by its name, in the order of ranks: those that are there, or not yet confirmed gone."""
+        return [task for cluster in self.status()["clusters"] if cluster["function"] == function for task in cluster["containers"]]
 
     def wait_until_empty(self) -> None:
         """No cluster is left: every rank is gone and its node is free."""

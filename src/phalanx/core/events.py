@@ -58,6 +58,13 @@ class Delivered:
 
 
 @dataclass(frozen=True)
+class AsksForInputs:
+    """The rank is through import and @enter: a plain function says no cluster hello."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class Fetched:
     rank: int
     input_id: str
@@ -132,7 +139,7 @@ class TimerFired:
 
 
 Event = (
-    Placed | Prepared | PrepareRefused | PeersReached | Hello | ClusterHello | Delivered | Fetched | Put | TaskFailed
+    Placed | Prepared | PrepareRefused | PeersReached | Hello | ClusterHello | Delivered | AsksForInputs | Fetched | Put | TaskFailed
     | Exited | NodeLost | Released | StopAsked | CancelAsked | TimerFired
 )  # fmt: skip
 

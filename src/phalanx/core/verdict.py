@@ -13,6 +13,8 @@ _ORDER = tuple(Cause)
 def first_cause(assignment: Assignment) -> Failure:
     """The verdict over all reports: by the order of causes, then by time, then by rank."""
     if not assignment.failures:
+        if assignment.verdict is not None and assignment.verdict.cause == assignment.stopping:
+            return assignment.verdict   # it was being let go, and why was said then
         return Failure(assignment.stopping or Cause.DONE, 0, assignment.stopped_ms, user_fault=False)
     # Somebody's stop explains all that came after it: ranks that then die badly are its consequence.
     stop = next((f for f in assignment.failures if f.cause in (Cause.STOPPED, Cause.CANCELLED)), None)

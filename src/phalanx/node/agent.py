@@ -10,7 +10,7 @@ import shutil
 import signal
 import uuid
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +28,7 @@ from .container import Container, left_behind
 from .image import default_image
 from .launching import Launcher, LaunchFailed
 from .layers import Layers
+from .outbound import close_way, open_way
 from .outfit import Fleet
 from .preparing import Preparer, Refused
 from .saying import say, say_failure
@@ -118,6 +119,11 @@ class Agent:
         self.choice: Choice = await choose(self.runtime_wanted, self._launcher, trial)
         self.launcher = self._launcher(self.choice.prefix)
         await self.launcher.ready()
+        guarantees = dict(self.choice.guarantees)
+        if self.choice.rootless:
+            missing = await open_way(self.launcher, self.paths.agents_run)
+            guarantees["network"] = f"yes among containers; {missing}" if missing else "yes"
+        self.choice = replace(self.choice, guarantees=guarantees)
         self.fleet = Fleet(
             agent_id=self.agent_id, runtime=self.choice.runtime, program=self.choice.program, rootless=self.choice.rootless,
             single_user=self.choice.single_user, containers=self.paths.node / "containers", run=self.paths.agents_run,
@@ -164,6 +170,7 @@ class Agent:
             if self.choice.runtime != "process":
                 await self.launcher.ask(task="unbridge", name=bridge_name(self.agent_id))
         await self.launcher.leave()
+        close_way(self.paths.agents_run)
         shutil.rmtree(self.paths.agents_run, ignore_errors=True)
 
     # ---------------------------------------------------------------- the server

@@ -116,7 +116,7 @@ class Evictor:
             if enough():
                 break
             if self._may(unit, request):
-                entry = (unit, back_without(self.ledger, fabric, unit.who, excluded) if excluded else unit.back)
+                entry = (unit, back_without(self.ledger, fabric, unit.who, unit.back, None, excluded) if excluded else unit.back)
                 stop(entry, 1)
                 chosen.append(entry)
         if not enough():

@@ -79,6 +79,7 @@ class Fabric:
     free_count: dict[int, int] = field(default_factory=dict)
     total: dict[Cell, int] = field(default_factory=dict)                 # every node, down ones too
     sizes: dict[int, int] = field(default_factory=dict)                  # the same by shape
+    memo: dict[tuple[frozenset[int], int], int] = field(default_factory=dict)   # totals in whole blocks, worked out once
     away: dict[Cell, dict[str, int]] = field(default_factory=dict)       # nodes out of service by state
     causes: dict[str, str] = field(default_factory=dict)                 # node id -> why it is out of service
     releases: list[tuple[int, str]] = field(default_factory=list)        # (end, holder or shared node), sorted
@@ -94,7 +95,7 @@ class Fabric:
         return Fabric(
             self.name, self.nodes, self.cells, dict(self.holder), dict(self.shares),
             {shape: dict(domains) for shape, domains in self.free.items()}, dict(self.free_count),
-            self.total, self.sizes, self.away, self.causes, list(self.releases), dict(self.ends), dict(self.parts),
+            self.total, self.sizes, self.memo, self.away, self.causes, list(self.releases), dict(self.ends), dict(self.parts),
         )  # fmt: skip
 
 
@@ -368,7 +369,7 @@ class _Draft:
         if name not in self._own_facts:
             self._own_facts.add(name)
             fabric.nodes, fabric.cells = dict(fabric.nodes), dict(fabric.cells)
-            fabric.total, fabric.sizes = dict(fabric.total), dict(fabric.sizes)
+            fabric.total, fabric.sizes, fabric.memo = dict(fabric.total), dict(fabric.sizes), {}
         return fabric
 
     def _cell(self, node: Node) -> Cell:

@@ -13,7 +13,8 @@ from phalanx.scheduler.fit import NO_GPU, Option, options_of, serves
 from phalanx.scheduler.index import Cell, Domain, Fabric, FleetIndex
 from phalanx.scheduler.predict import remaining_ms
 
-Timeline = list[tuple[int, str, dict[Cell, int]]]      # (when, who ends, which nodes come back)
+# (when, who ends, what comes back by cell, and by node id where this plan started it)
+Timeline = list[tuple[int, str, dict[Cell, int], tuple[str, ...] | None]]
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Ledger:
         self.now_ms = now_ms
         self.used = dict(index.used)
         self.taken: dict[str, set[str]] = {}                            # fabric -> node ids
-        self.added: dict[str, list[tuple[int, dict[Cell, int]]]] = {}   # fabric -> what this plan's starts give back, and when
+        self.added: dict[str, list[tuple[int, dict[Cell, int], tuple[str, ...]]]] = {}   # fabric -> what its starts give back when
         self.kept: dict[str, list[str]] = {}                            # request -> free nodes that are kept for it
         self.kept_until: dict[str, int] = {}                            # node id -> when it is anybody's again
         self.given: set[str] = set()                                    # kept nodes that this plan has used
@@ -132,14 +133,14 @@ class Ledger:
         now, grown, added = self.now_ms, self.grown.get(fabric.name, {}), self.added.get(fabric.name, ())
         late = bisect_left(fabric.releases, (now + 1, ""))
         if not late and not grown and not added:
-            return [(end_ms, who, fabric.parts[who]) for end_ms, who in fabric.releases]
-        line: Timeline = [(end_ms, who, fabric.parts[who]) for end_ms, who in fabric.releases[late:] if who not in grown]
+            return [(end_ms, who, fabric.parts[who], None) for end_ms, who in fabric.releases]
+        line: Timeline = [(end_ms, who, fabric.parts[who], None) for end_ms, who in fabric.releases[late:] if who not in grown]
         for end_ms, who in fabric.releases[:late]:
             hold = self.index.holds.get(who)
             if who not in grown:
-                line.append((now + remaining_ms(now, now if hold is None else hold.since_ms, end_ms), who, fabric.parts[who]))
-        line += [(end_ms, node_id, fabric.parts[node_id]) for node_id, end_ms in grown.items()]
-        line += [(end_ms, "", back) for end_ms, back in added]
+                line.append((now + remaining_ms(now, now if hold is None else hold.since_ms, end_ms), who, fabric.parts[who], None))
+        line += [(end_ms, node_id, fabric.parts[node_id], None) for node_id, end_ms in grown.items()]
+        line += [(end_ms, "", back, ids) for end_ms, back, ids in added]
         line.sort(key=lambda entry: entry[:2])
         return line
 
@@ -151,14 +152,15 @@ class Ledger:
         self._timelines.pop(name, None)
         gone = self.taken.setdefault(name, set())
         back: dict[Cell, int] = {}
-        for node_id in node_ids:
+        ids = tuple(node_ids)
+        for node_id in ids:
             gone.add(node_id)
             if node_id in self.kept_until and end_ms is not None:
                 self.given.add(node_id)
             cell = fabric.cells[node_id]
             back[cell] = back.get(cell, 0) + 1
         if end_ms is not None:
-            self.added.setdefault(name, []).append((end_ms, back))
+            self.added.setdefault(name, []).append((end_ms, back, ids))
         self._recount(name, {cell.shape for cell in back})
 
     def cells_of(self, name: str, node_ids: Iterable[str]) -> dict[Cell, int]:
@@ -217,15 +219,20 @@ class Ledger:
             total = self._total(fabric, shapes, fabric_size)
             if total:
                 totals[name] = total
-                counts[name] = self._count(name, shapes, fabric_size)
+                counts[name] = self.count(name, shapes, fabric_size)
         return Target(option, shapes, fabric_size, counts, totals)
 
     def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
         if fabric_size <= 1:
             return sum(fabric.sizes.get(shape, 0) for shape in shapes)
-        return whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
+        known = fabric.memo.get((shapes, fabric_size))
+        if known is None:
+            known = whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
+            fabric.memo[shapes, fabric_size] = known
+        return known
 
-    def _count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
+    def count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
+        """Free nodes of the shapes on a fabric, in whole blocks."""
         fabric = self.index.fabrics[name]
         gone = self.taken.get(name)
         if fabric_size > 1:
@@ -245,7 +252,7 @@ class Ledger:
             stale = False
             for target in view.targets:
                 if name in target.counts and not shapes.isdisjoint(target.shapes):
-                    target.counts[name] = self._count(name, target.shapes, target.fabric_size)
+                    target.counts[name] = self.count(name, target.shapes, target.fabric_size)
                     target.ranked = []
                     stale = True
             if stale:

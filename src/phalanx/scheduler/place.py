@@ -35,11 +35,17 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
             ledger.starters.setdefault(name, []).append(request.request_id)
             return Start(request.request_id, nodes, name, target.option.gpu_type, target.option.gpus)
     if not special:
-        # What is free only shrinks and claims only grow while a plan is made. But what a claim for blocks allows depends on which
-        # nodes are chosen, so with such a claim the refusal holds only until the next start.
-        version = -1 if all(claim.target.fabric_size <= 1 for claim in claims) else ledger.version
-        view.refused.append((request.size, end_ms, version))
+        # What is free only shrinks and claims only grow while a plan is made. But where it matters to a claim which nodes are chosen
+        # (blocks, or one of several shapes), the refusal holds only until the next start.
+        lasting = all(_blind(claim, target) for claim in claims for target in view.targets)
+        view.refused.append((request.size, end_ms, -1 if lasting else ledger.version))
     return None
+
+
+def _blind(claim: Claim, target: Target) -> bool:
+    """The claim counts every node of the target alike, or none."""
+    alike = target.shapes <= claim.target.shapes or target.shapes.isdisjoint(claim.target.shapes)
+    return claim.target.fabric_size <= 1 and alike
 
 
 # Per fabric: nodes the request must not use, and nodes beyond the free ones that it may.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from phalanx.model.fleet import NodeState
 from phalanx.model.plan import Request
 from phalanx.scheduler.index import NEVER, Cell, Fabric
 from phalanx.scheduler.ledger import Ledger, Target
@@ -83,12 +84,12 @@ def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earl
     excluded = excluded_on(ledger, request, name)
     need = request.size + gone
     start = ledger.now_ms if blocks(there, size) >= need else None
-    for end_ms, who, back in ledger.timeline(name):
+    for end_ms, who, back, ids in ledger.timeline(name):
         if start is not None and end_ms > start:
             break
         if end_ms > limit or end_ms >= NEVER:
             return None
-        for cell, count in (back_without(ledger, fabric, who, excluded) if excluded and who else back).items():
+        for cell, count in (back_without(ledger, fabric, who, back, ids, excluded) if excluded else back).items():
             if cell.shape in target.shapes:
                 place = place_of(cell, size)
                 there[place] = there.get(place, 0) + count
@@ -126,11 +127,14 @@ def excluded_on(ledger: Ledger, request: Request, name: str) -> frozenset[str]:
     return frozenset(n for n in request.excluded_nodes if ledger.index.home.get(n) == name)
 
 
-def back_without(ledger: Ledger, fabric: Fabric, who: str, excluded: frozenset[str]) -> dict[Cell, int]:
-    """What comes back when a holder ends, less the excluded nodes."""
-    back = fabric.parts[who]
-    hold = ledger.index.holds.get(who)
-    lost = excluded.intersection((who,) if hold is None else hold.node_ids)
+def back_without(
+    ledger: Ledger, fabric: Fabric, who: str, back: dict[Cell, int], ids: tuple[str, ...] | None, excluded: frozenset[str]
+) -> dict[Cell, int]:
+    """What comes back when a holder ends, less the excluded nodes. `ids`: its nodes, None: those of the hold `who`."""
+    if ids is None:
+        hold = ledger.index.holds.get(who)
+        ids = (who,) if hold is None else hold.node_ids
+    lost = [n for n in excluded.intersection(ids) if fabric.nodes[n].state is NodeState.UP]
     if not lost:
         return back
     back = dict(back)

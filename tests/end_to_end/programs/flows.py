@@ -25,8 +25,7 @@ async def double(x):
 
 @app.function()
 def count(n):
-    for i in range(n):
-        yield i
+    yield from range(n)
 
 
 @app.function()

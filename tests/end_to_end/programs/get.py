@@ -1,0 +1,8 @@
+"""Fetches the result of a call that another program made."""
+
+import json
+import sys
+
+import modal
+
+print("## result", json.dumps(modal.FunctionCall.from_id(sys.argv[1]).get()))
