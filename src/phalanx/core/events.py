@@ -100,6 +100,7 @@ class Exited:
     oom_killed: bool = False
     sentence: str = ""
     never_started: bool = False
+    unseen: bool = False        # its shim was gone: no status is known, and it was no fault of the program
 
 
 @dataclass(frozen=True)

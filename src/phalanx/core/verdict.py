@@ -33,6 +33,8 @@ def exit_failure(event: Exited, member: Member, assignment: Assignment, has_unfi
     stopped = bool(assignment.stopping)
     if stopped and event.at_ms >= assignment.stopped_ms:
         return None   # our own interrupt or kill
+    if event.unseen:
+        return Failure(Cause.NODE, event.rank, event.at_ms, f"{where} was lost: {event.sentence}", user_fault=False)
     if any(f.rank == event.rank and f.cause == Cause.EXCEPTION for f in assignment.failures):
         return None
     if event.signal:

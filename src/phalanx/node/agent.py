@@ -72,7 +72,8 @@ class Agent:
         await self._leave()
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises NotWelcome, NoRuntime, LaunchFailed."""
+        """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises NotWelcome, NoRuntime, LaunchFailed;
+        the last also when the launcher ends meanwhile: containers live on for the next agent."""
         self._make_folders()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -83,10 +84,15 @@ class Agent:
         serving = asyncio.create_task(self._serve())
         watching = asyncio.create_task(self._watch_outage())
         leaving = asyncio.create_task(self._leaving.wait())
-        await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (serving, watching, leaving):
+        launcher_gone = asyncio.create_task(self.launcher.gone())
+        await asyncio.wait({serving, leaving, launcher_gone}, return_when=asyncio.FIRST_COMPLETED)
+        without_launcher = launcher_gone.done() and not self._leaving.is_set()
+        for task in (serving, watching, leaving, launcher_gone):
             task.cancel()
-        await asyncio.wait({serving, watching, leaving})
+        await asyncio.wait({serving, watching, leaving, launcher_gone})
+        if without_launcher:
+            # Namespaces may have died with it: an agent that starts makes all of that, and takes the containers over.
+            raise LaunchFailed("the launcher has ended: this agent ends too, and the next one starts another")
         if not serving.cancelled() and not self.containers:
             await self.launcher.leave()
         if not serving.cancelled():
@@ -167,6 +173,7 @@ class Agent:
             await asyncio.wait(ending, timeout=_LAST_GRACE_MS / 1000 + 1)
         await asyncio.gather(*(container.release() for container in running))
         with contextlib.suppress(LaunchFailed):
+            await self.launcher.ready()     # it may have been killed, and the bridge must go
             if self.choice.runtime != "process":
                 await self.launcher.ask(task="unbridge", name=bridge_name(self.agent_id))
         await self.launcher.leave()

@@ -123,6 +123,7 @@ class Exit:
     boottime_ms: int = 0
     sentence: str = ""
     never_started: bool = False
+    unseen: bool = False            # the shim was gone: nobody saw the end
 
     def save(self, folder: str) -> None:
         write_whole(os.path.join(folder, "exit.json"), json.dumps(asdict(self)))

@@ -27,6 +27,8 @@ Write = tuple[Records, dict[str, Any] | None, tuple[Any, ...]]   # (which table,
 
 Unit = tuple[list[Write], Future[None]]
 
+_OTHER_VERSION = "another version of phalanx wrote the state; start that one, or choose another --state"
+
 
 class StoreError(Exception):
     """The store can't be used, and why, for the user."""
@@ -54,7 +56,11 @@ class Database:
         """Every record of a class, as at the last commit. For the start of the server."""
         records = self.records[record_class]
         with self._engine.connect() as connection:
-            return [records.record(row._mapping) for row in connection.execute(sa.select(records.table))]
+            rows = [row._mapping for row in connection.execute(sa.select(records.table))]
+        try:
+            return [records.record(row) for row in rows]
+        except (TypeError, ValueError, KeyError) as error:
+            raise StoreError(f"a row of {records.name} can't be read ({error}): {_OTHER_VERSION}") from error
 
     def commit(self, writes: list[Write]) -> asyncio.Future[None]:
         """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError."""
@@ -91,10 +97,25 @@ class Database:
             if version is None:
                 connection.execute(sa.text("INSERT INTO schema_version (version) VALUES (:v)"), {"v": SCHEMA_VERSION})
             elif version != SCHEMA_VERSION:
-                raise StoreError(
-                    f"the state was written by another version of phalanx (schema {version}, this one has {SCHEMA_VERSION}); "
-                    "start the version that wrote it, or choose another --state"
-                )
+                raise StoreError(f"the state has schema {version}, this version of phalanx has {SCHEMA_VERSION}: {_OTHER_VERSION}")
+            for records in self.records.values():
+                self._upgrade(connection, records)
+
+    def _upgrade(self, connection: sa.Connection, records: Records) -> None:
+        """Give a table of an earlier version the columns that its records have since; old rows get the field's default."""
+        present = {column["name"] for column in sa.inspect(connection).get_columns(records.name)}
+        if surplus := sorted(present - set(records.table.c.keys())):
+            raise StoreError(f"{records.name} has {', '.join(surplus)}, which this version of phalanx does not know: {_OTHER_VERSION}")
+        for column in records.table.c:
+            if column.name in present:
+                continue
+            try:
+                value = records.default(column.name)
+            except KeyError:
+                raise StoreError(f"{records.name} lacks {column.name}, which has no default: {_OTHER_VERSION}") from None
+            quoted, kind = self._engine.dialect.identifier_preparer.quote(column.name), column.type.compile(self._engine.dialect)
+            connection.execute(sa.text(f"ALTER TABLE {records.name} ADD COLUMN {quoted} {kind}"))
+            connection.execute(sa.update(records.table).values({column.name: value}))
 
     def _write(self) -> None:
         closing = False
