@@ -70,17 +70,18 @@ class Fleet:
         while len(self.pending) < self.gangs:
             self.count += 1
             name = f"q{self.count:07}"
+            size = self.draw.choice([1, 2, 4, 8, 16, 32, 64, 128])
             self.pending[name] = Request(
-                name, self.draw.choice([1, 2, 4, 8, 16, 32, 64, 128]), Ask(gpus=(GpuChoice(self.draw.choice(["H100", "H200"]), 8),)),
+                name, size, Ask(gpus=(GpuChoice(self.draw.choice(["H100", "H200"]), 8),)),
                 self.now - self.draw.randrange(10**7), f"w{self.draw.randrange(WORKSPACES)}", priority=self.draw.choice([0, 0, 0, 1, 2]),
-                predicted_ms=self.draw.randrange(60_000, 10**8), fabric_size=self.draw.choice([1, 1, 1, 2]),
+                predicted_ms=self.draw.randrange(60_000, 10**8), fabric_size=self.draw.choice([1, 1, 1, min(size, 2)]),
             )  # fmt: skip
 
     def events(self, carried: Iterable[Event]) -> list[Event]:
         """Since the last tick: what the last plan did, gangs that ended, predictions that changed, nodes that came and went."""
         events = list(carried)[:EVENTS]
         for _ in range(2):
-            if self.out and self.draw.random() < 0.5:
+            if len(self.out) > 20:
                 events.append(NodeChanged(self.out.pop(0)))
             node = self.draw.choice(self.nodes)
             self.out.append(node)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from phalanx.model.plan import Request, Start
 from phalanx.scheduler.choose import choose
-from phalanx.scheduler.index import Cell, Domain
-from phalanx.scheduler.ledger import Ledger, Target
+from phalanx.scheduler.index import Domain
+from phalanx.scheduler.ledger import Choice, Ledger, Target
 from phalanx.scheduler.reserve import Claim
 
 
@@ -21,13 +21,16 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
         if special:
             names = sorted({*names, *(n for n in special if n in target.totals)}, key=lambda n: (target.counts[n], n))
         for name in names:
+            if name in special:
+                choice = _special_choice(ledger, request, target, name, special[name])
+            else:
+                choice = ledger.choice(name, target, request.size)
+            nodes, cells = choice.nodes, choice.cells
+            if not nodes or end_ms >= choice.refused_ms:
+                continue
             here = [claim for claim in claims if claim.fabric == name]
-            if any(claim.refuses(target, request.size, end_ms) for claim in here):
-                continue
-            nodes, cells = _nodes_on(ledger, request, target, name, special.get(name))
-            if not nodes:
-                continue
             if not all(claim.allows(cells, end_ms) for claim in here):
+                choice.refused_ms = end_ms
                 continue
             for claim in here:
                 claim.book(cells, end_ms)
@@ -62,11 +65,7 @@ def _special(ledger: Ledger, request: Request, end_ms: int) -> _Special:
     return found
 
 
-def _nodes_on(
-    ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]] | None
-) -> tuple[tuple[str, ...], dict[Cell, int]]:
-    if special is None:
-        return ledger.choice(name, target, request.size)
+def _special_choice(ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]]) -> Choice:
     refused, extra = special
     free: dict[Domain, list[str]] = {d: [i for i in ids if i not in refused] for d, ids in ledger.free(name, target.shapes).items()}
     cells = ledger.index.fabrics[name].cells
@@ -74,4 +73,4 @@ def _nodes_on(
         if cells[node_id].shape in target.shapes and node_id not in refused:
             free[cells[node_id].domain] = sorted((*free.get(cells[node_id].domain, ()), node_id))
     nodes = choose({domain: ids for domain, ids in free.items() if ids}, request.size, request.fabric_size)
-    return nodes, ledger.cells_of(name, nodes)
+    return Choice(nodes, ledger.cells_of(name, nodes))

@@ -203,7 +203,7 @@ def never(ledger: Ledger, request: Request) -> Reason | None:
     """The refusal when no fabric could hold it even when empty. Reads totals; the nodes only when it comes to the sentence."""
     totals = [total for target in ledger.view(request).targets for total in target.totals.values()]
     enough = request.size if request.ask.whole else 1
-    if max(totals, default=0) >= enough:
+    if max(totals, default=0) >= enough and request.size % request.fabric_size == 0:
         return None
     return can_ever_fit(request, ledger.index.all_nodes())
 
