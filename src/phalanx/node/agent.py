@@ -118,7 +118,7 @@ class Agent:
         return Launcher(self.paths.agents_run / "launcher.sock", self.paths.node / "launcher.log", prefix)
 
     async def _choose_runtime(self) -> None:
-        image = await asyncio.to_thread(default_image, self.paths.node / "images", self.extra.get("image.site_packages") == "host")
+        image = await asyncio.to_thread(default_image, self.paths.node / "images", self.extra.get("image.site_packages", ""))
         trial = {
             "folder": str(self.paths.node / "trial"), "control_socket": str(self.paths.agents_run / "trial.ctl"),
             "layers": [image.skeleton], "mounts": [asdict(mount) for mount in image.mounts]}
@@ -152,6 +152,7 @@ class Agent:
             if container.remains:
                 self.preparer.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
             self.containers[container.key] = container
+            self.preparer.cards.adopt(spec.name, spec.cards)
         for folder in self.fleet.containers.iterdir():
             if not (folder / "spec.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)
