@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -30,17 +31,18 @@ from peers.torch_run import Torchrun
 def main() -> int:
     options = parse()
     adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))      # through the `finally` that stops all peers
     peers = chosen_peers(options)
     folder = Path(tempfile.mkdtemp(prefix="pb-"))        # short: Unix sockets lie in it
     tables = []
     try:
-        report.print_machine()
+        report.print_machine(folder)
         report.print_versions(peers)
         for size in options.sizes:
             measured = rounds.measure(size, peers, folder / str(size), options.rounds, options.warm_rounds)
             report.print_tables(size, measured)
             tables.append(measured)
-        report.print_machine()
+        report.print_machine(folder)
     finally:
         left = reap_orphans()
     for command in left:
@@ -64,7 +66,7 @@ def parse() -> argparse.Namespace:
 
 
 def chosen_peers(options: argparse.Namespace) -> list[Peer]:
-    """In the order in which they take their turns. Ray comes last, so that a group's release is over before its next."""
+    """In the order in which they take their turns. Ray comes last: its groups need a while to be released."""
     own, others = sys.executable, options.peers_python
     peers: list[Peer] = [Floor(own), Phalanx("crun"), Phalanx("process"), StatelessServer()]
     peers += [Srun(own), Mpirun(own), Torchrun(others), Ray(others)]

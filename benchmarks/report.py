@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
 from peers.floor import Floor
@@ -14,12 +15,13 @@ from peers.phalanx import StatelessServer
 from rounds import Measured
 
 MILLI = 1000.0
+SYNCS = 30
 
 
-def print_machine() -> None:
+def print_machine(folder: Path) -> None:
     load = " ".join(f"{value:.2f}" for value in os.getloadavg())
-    now = time.strftime("%Y-%m-%d %H:%M:%S")
-    print(f"{now}: {os.cpu_count()} CPUs, Linux {platform.release()}, load average {load}\n", flush=True)
+    now, sync = time.strftime("%Y-%m-%d %H:%M:%S"), _spread(_syncs(folder / "sync"))
+    print(f"{now}: {os.cpu_count()} CPUs, Linux {platform.release()}, load average {load}, fdatasync {sync} ms\n", flush=True)
 
 
 def print_versions(peers: Sequence[Peer]) -> None:
@@ -50,6 +52,19 @@ def _print_table(title: str, base_name: str, rows: dict[str, list[Timing | None]
         if name not in rows or not any(rows[name]):
             print(f"| {name} | {reason.splitlines()[0][:120]} | | | |")
     print(flush=True)
+
+
+def _syncs(path: Path) -> list[float]:
+    """What one write to the disk of the state folder costs: Phalanx acknowledges nothing before."""
+    seconds = []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(SYNCS):
+            file.write(b"x" * 8192)
+            began = time.monotonic()
+            os.fdatasync(file.fileno())
+            seconds.append(time.monotonic() - began)
+    path.unlink()
+    return seconds
 
 
 def _order(timings: list[Timing | None]) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peers.daemons import settle
 from peers.peer import Peer, Timing
 
 Launch = tuple[str, bool]           # a peer's name, and whether its ranks import the runner
@@ -35,6 +36,7 @@ def measure(size: int, peers: list[Peer], folder: Path, count: int, warm_count: 
         for number in range(count):
             _say(f"{size} ranks: launch round {number + 1} of {count}")
             _launch_round(measured, _working(measured, up), size)
+        settle()
         for number in range(warm_count + 1):
             _warm_round(measured, _working(measured, up), size, discard=number == 0)
         for peer in _working(measured, up):
@@ -49,6 +51,7 @@ def _launch_round(measured: Measured, peers: list[Peer], size: int) -> None:
     for runner in (False, True):
         for peer in peers:
             if runner in peer.launches:
+                settle()
                 timing = _try(measured, peer, lambda peer=peer, runner=runner: peer.round(size, runner))
                 measured.launches.setdefault((peer.name, runner), []).append(timing)
 

@@ -70,17 +70,18 @@ class Fleet:
         while len(self.pending) < self.gangs:
             self.count += 1
             name = f"q{self.count:07}"
+            size = self.draw.choice([1, 2, 4, 8, 16, 32, 64, 128])
             self.pending[name] = Request(
-                name, self.draw.choice([1, 2, 4, 8, 16, 32, 64, 128]), Ask(gpus=(GpuChoice(self.draw.choice(["H100", "H200"]), 8),)),
+                name, size, Ask(gpus=(GpuChoice(self.draw.choice(["H100", "H200"]), 8),)),
                 self.now - self.draw.randrange(10**7), f"w{self.draw.randrange(WORKSPACES)}", priority=self.draw.choice([0, 0, 0, 1, 2]),
-                predicted_ms=self.draw.randrange(60_000, 10**8), fabric_size=self.draw.choice([1, 1, 1, 2]),
+                predicted_ms=self.draw.randrange(60_000, 10**8), fabric_size=self.draw.choice([1, 1, 1, min(size, 2)]),
             )  # fmt: skip
 
     def events(self, carried: Iterable[Event]) -> list[Event]:
         """Since the last tick: what the last plan did, gangs that ended, predictions that changed, nodes that came and went."""
         events = list(carried)[:EVENTS]
         for _ in range(2):
-            if self.out and self.draw.random() < 0.5:
+            if len(self.out) > 20:
                 events.append(NodeChanged(self.out.pop(0)))
             node = self.draw.choice(self.nodes)
             self.out.append(node)
@@ -120,6 +121,9 @@ class Fleet:
         return self.holds[name]
 
 
+WARM_UP = 10        # the first plans start whatever waited when the fleet was made up; they are not counted
+
+
 def measure(nodes: int, gangs: int, ticks: int, seed: int = 1) -> TickTimes:
     """Run so many ticks of the planner as a server would: one index, kept from tick to tick."""
     fleet = Fleet(nodes, gangs, seed)
@@ -131,14 +135,17 @@ def measure(nodes: int, gangs: int, ticks: int, seed: int = 1) -> TickTimes:
     gc.collect()
     gc.freeze()      # what a server does after its first build: the fleet is not garbage
     carried: list[Event] = []
-    for _ in range(ticks):
+    for number in range(-WARM_UP, ticks):
         fleet.now += TICK_MS
         events, snapshot = fleet.events(carried), fleet.snapshot()
         wall, cpu = time.perf_counter(), time.thread_time()
         index = index.apply(events)
         made = plan(snapshot, policy, index)
-        times.cpu_ms.append(1000 * (time.thread_time() - cpu))
-        times.ticks_ms.append(1000 * (time.perf_counter() - wall))
+        if number >= 0:
+            times.cpu_ms.append(1000 * (time.thread_time() - cpu))
+            times.ticks_ms.append(1000 * (time.perf_counter() - wall))
+            times.starts += len(made.starts)
+            times.evictions += len(made.evict)
         carried = []
         for start in made.starts:
             carried.append(HoldChanged(fleet.hold_for(fleet.pending.pop(start.request_id), start.node_ids)))
@@ -151,8 +158,6 @@ def measure(nodes: int, gangs: int, ticks: int, seed: int = 1) -> TickTimes:
             index = index.apply(carried[EVENTS:])
         fleet.reservations = made.reserve
         fleet.retentions = tuple(r for r in fleet.retentions if r.request_id in fleet.pending and r.until_ms > fleet.now)
-        times.starts += len(made.starts)
-        times.evictions += len(made.evict)
         fleet.refill()
     gc.unfreeze()
     return times

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
+SETTLE_S, SAMPLE_S = 20.0, 0.4
+BUSY = 0.4          # of one core; sixteen idle Ray nodes use 0.16
 
 
 def adopt_orphans() -> None:
@@ -37,6 +39,17 @@ def descendants(pid: int) -> list[int]:
         found += children
         queue += children
     return found
+
+
+def settle() -> None:
+    """Wait until our descendants are idle: a peer that replaces its workers after a round would slow down whoever comes next."""
+    deadline = time.monotonic() + SETTLE_S
+    used = _cpu_used()
+    while time.monotonic() < deadline:
+        time.sleep(SAMPLE_S)
+        before, used = used, _cpu_used()
+        if used - before < BUSY * SAMPLE_S:
+            return
 
 
 def end_descendants(roots: Sequence[int], patience_s: float = 5.0) -> None:
@@ -88,6 +101,16 @@ class Daemon:
     @property
     def ended(self) -> bool:
         return self._process.poll() is not None
+
+
+def _cpu_used() -> float:
+    """Seconds that all descendants alive have used so far."""
+    total = 0
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _alive(pids: set[int]) -> set[int]:

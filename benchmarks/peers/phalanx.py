@@ -47,7 +47,7 @@ class Phalanx:
             f", {output_of(self._runtime, '--version').splitlines()[0]}" if self._runtime != "process" else "")
 
     def start(self, folder: Path, size: int) -> None:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._state = folder / "state"
         port = free_ports(1)
         self._phalanx("up", "-d", "--nodes", str(size), "--runtime", self._runtime, "--listen", f"127.0.0.1:{port}")

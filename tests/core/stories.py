@@ -44,6 +44,7 @@ class Story:
         self.tell(*reached, *(ev.Hello(r) for r in self.ranks))
         if self.gang.assignment.clustered:
             self.tell(*(ev.ClusterHello(r) for r in self.ranks))
+        self.tell(*(ev.AsksForInputs(r) for r in self.ranks))
         return self
 
     def working(self, input_id: str = "in-1") -> Story:

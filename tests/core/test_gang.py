@@ -133,6 +133,13 @@ def test_case_96_the_cause_of_a_death_is_told_apart(event: ev.Event, cause: Caus
     assert verdict is not None and verdict.cause == cause and verdict.rank == 1 and words in verdict.sentence
 
 
+def test_a_rank_whose_end_nobody_saw_puts_the_input_back_in_the_queue() -> None:
+    story = Story(2).working()
+    story.tell(ev.Exited(1, story.now, code=255, sentence="the shim was killed", unseen=True), ev.Exited(0, story.now + 5))
+    requeued = story.asked(ev.Requeue)
+    assert story.asked(ev.Decide) == [] and [r.sentence for r in requeued] == ["rank 1 on node node-1 was lost: the shim was killed"]
+
+
 def test_a_lost_node_puts_the_input_back_in_the_queue() -> None:
     story = Story(2).working()
     story.tell(ev.NodeLost(1, "node-1 is gone"), ev.Exited(0, story.now + 5))

@@ -18,6 +18,7 @@ EVENTS = st.one_of(
     st.builds(ev.PeersReached, RANKS, st.sampled_from([(), (), ("fdaa::1",)])),
     st.builds(ev.Hello, RANKS),
     st.builds(ev.ClusterHello, RANKS),
+    st.builds(ev.AsksForInputs, RANKS),
     st.builds(ev.Fetched, RANKS, INPUTS),
     st.builds(ev.Put, RANKS, INPUTS, st.integers(0, 2), RESULTS),
     st.builds(ev.TaskFailed, RANKS, st.just(b""), st.just("ImportError")),

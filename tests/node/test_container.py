@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -273,6 +274,18 @@ def test_http_reaches_the_control_plane_over_tcp(agent, server):
         f"import socket; s = socket.create_connection(({host!r}, {port})); s.sendall(b'GET /'); print(s.recv(100))"))
     assert server.finish(1).text() == b"b'GET /'\n"
     assert server.preambles == ["PHALANX/1 task ta-1-0 1 sesame"]
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("agent", ["process"], indirect=True)
+def test_another_user_may_not_use_a_containers_http_address(agent, server, somebody):
+    """Plain processes share the machine's loopback with everybody on it."""
+    host, _, port = server.prepare(1).prepared[0].http_address.rpartition(":")
+    code = f"import socket; s = socket.create_connection(({host!r}, {port})); s.sendall(b'GET /'); print(s.recv(100))"
+    assert b"GET" not in subprocess.run([*somebody, "-c", code], capture_output=True).stdout
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).stdout == b"b'GET /'\n"
+    server.stop(1)
+    server.finish(1)
 
 
 def test_layers_are_fetched_once_and_imported_from_bytecode(agent, server):

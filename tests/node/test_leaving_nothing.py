@@ -98,6 +98,7 @@ def test_a_killed_shim_is_cleaned_up_and_told(agent, server):
     os.kill(shim_of(agent, "1-0"), signal.SIGKILL)
     seen = server.finish(1)
     assert "shim" in seen.exited[0].sentence
+    assert seen.exited[0].unseen
     assert seen.text() == b"before\n"
     assert seen.released[0].remains == ""
     assert machine(agent) - before == {}
@@ -131,6 +132,19 @@ def test_kill_9_of_the_agent_disturbs_no_container(agent, server, what):
     assert seen.text() == b"1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n"
     assert seen.exited[0].code == 7
     assert len({started.boottime_ms for started in seen.started}) == 1
+    server.run(2, "/bin/sh", "-c", "echo next")
+    assert server.finish(2).text() == b"next\n"
+
+
+def test_an_agent_without_its_launcher_ends_for_the_next_to_start_one(agent, server):
+    """`phalanx up` starts an agent again that ended."""
+    server.run(1, "/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; sleep 0.1; done")
+    server.wait(1, 0, lambda seen: b"2" in seen.text())
+    kill_launcher(agent)
+    assert agent.process.wait(30) == 1
+    agent.start()
+    server.until(lambda: len(server.registers) == 2, agent.log)
+    assert server.finish(1).text() == b"1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n"
     server.run(2, "/bin/sh", "-c", "echo next")
     assert server.finish(2).text() == b"next\n"
 

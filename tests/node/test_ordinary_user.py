@@ -8,6 +8,8 @@ import subprocess
 
 import pytest
 
+from phalanx.node import programs
+
 from .conftest import SOMEBODY, AgentProcess, running
 from .machine_state import traces
 
@@ -56,6 +58,30 @@ def test_two_containers_reach_each_other(agent, users_server):
     assert len(server.finish(1, 1).text().splitlines()) == 6, server.seen(1, 1)
     server.stop(1, 0, signal=9)
     server.finish(1, 0)
+
+
+@pytest.mark.root
+def test_the_way_out_of_a_user_namespace(users_state, users_server, somebody):
+    """With a /dev/net/tun that everybody may open, as on most machines: in a mount namespace of the test's own."""
+    if programs.find("slirp4netns") is None or not os.path.exists("/dev/net/tun"):
+        pytest.skip("needs slirp4netns and /dev/net/tun")
+    tun = users_state / "tun"
+    os.mknod(tun, 0o20666, os.makedev(10, 200))
+    tun.chmod(0o666)
+    agent = AgentProcess(users_state, "crun", command=(
+        "unshare", "-m", "sh", "-c", f'mount --bind {tun} /dev/net/tun; exec "$@"', "sh", *somebody))
+    os.chown(agent.paths.config, SOMEBODY, SOMEBODY)
+    agent.start()
+    try:
+        agent.registered(users_server)
+        assert users_server.registers[0].nodes[0].guarantees["network"] == "yes", agent.log()
+        code = "import socket; s = socket.socket(type=socket.SOCK_DGRAM); print(s.connect_ex(('192.0.2.99', 9)))"
+        users_server.run(1, PYTHON, "-c", code)
+        assert users_server.finish(1).text() == b"0\n"         # there is a route; 101 without
+        helper_pid = int((agent.paths.agents_run / "outbound.pid").read_text())
+    finally:
+        assert agent.stop() == 0, agent.log()
+    users_server.until(lambda: not os.path.exists(f"/proc/{helper_pid}"))
 
 
 def test_memory_is_watched(agent, users_server):

@@ -112,6 +112,13 @@ def test_more_nodes_than_one_network_has_is_refused_with_the_number() -> None:
     assert can_ever_fit(gang("g", 4), fleet) is None
 
 
+def test_blocks_that_do_not_divide_the_gang_are_refused() -> None:
+    reason = can_ever_fit(gang("g", 6, fabric_size=4), domains(2, 8))
+    assert reason is not None
+    assert sentence(reason) == "can never fit: fabric_size=4 must divide the cluster's size, 6"
+    assert reason_of(plan(Snapshot(0, domains(2, 8), pending=(gang("g", 6, fabric_size=4),))), "g") == reason
+
+
 def test_nodes_that_are_down_count_for_what_can_ever_fit() -> None:
     from dataclasses import replace
 

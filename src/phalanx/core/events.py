@@ -58,6 +58,13 @@ class Delivered:
 
 
 @dataclass(frozen=True)
+class AsksForInputs:
+    """The rank is through import and @enter: a plain function says no cluster hello."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class Fetched:
     rank: int
     input_id: str
@@ -93,6 +100,7 @@ class Exited:
     oom_killed: bool = False
     sentence: str = ""
     never_started: bool = False
+    unseen: bool = False        # its shim was gone: no status is known, and it was no fault of the program
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,7 @@ class TimerFired:
 
 
 Event = (
-    Placed | Prepared | PrepareRefused | PeersReached | Hello | ClusterHello | Delivered | Fetched | Put | TaskFailed
+    Placed | Prepared | PrepareRefused | PeersReached | Hello | ClusterHello | Delivered | AsksForInputs | Fetched | Put | TaskFailed
     | Exited | NodeLost | Released | StopAsked | CancelAsked | TimerFired
 )  # fmt: skip
 

@@ -113,6 +113,8 @@ class Gang:
                 return self._cluster_hello(rank)
             case ev.Delivered(input_id, attempt):
                 return self._delivered(input_id, attempt)
+            case ev.AsksForInputs(rank):
+                return self._asks(rank)
             case ev.Fetched(rank, input_id):
                 return self._fetched(rank, input_id)
             case ev.Put():
@@ -126,7 +128,7 @@ class Gang:
             case ev.Released(rank, remains):
                 return self._released(rank, remains, now_ms)
             case ev.StopAsked(cause, sentence, graceful):
-                return self._drain(cause, now_ms) if graceful else self._stop_asked(cause, sentence, now_ms)
+                return self._drain(cause, sentence, now_ms) if graceful else self._stop_asked(cause, sentence, now_ms)
             case ev.CancelAsked(input_id, terminate):
                 return self._cancel(input_id, terminate, now_ms)
             case ev.TimerFired():
@@ -216,11 +218,15 @@ class Gang:
         self._touch(self.assignment)
         return [ev.WakeRanks()]
 
+    def _asks(self, rank: int) -> list[ev.Instruction]:
+        member = self.members[rank]
+        if member.state != MemberState.IMPORTING or self.assignment.clustered:
+            return []
+        self._move(member, MemberState.READY)
+        return [ev.BecameIdle()] if not self.open else []
+
     def _fetched(self, rank: int, input_id: str) -> list[ev.Instruction]:
         attempt = self._attempt(input_id)
-        member = self.members[rank]
-        if member.state == MemberState.IMPORTING:   # a plain function says no cluster hello
-            self._move(member, MemberState.READY)
         if attempt is None or rank in attempt.fetched:
             return []
         attempt.fetched.append(rank)
@@ -320,13 +326,13 @@ class Gang:
 
     # ------------------------------------------------------------ end
 
-    def _drain(self, cause: str, now_ms: int) -> list[ev.Instruction]:
+    def _drain(self, cause: str, sentence: str, now_ms: int) -> list[ev.Instruction]:
         if self.assignment.draining or self.assignment.phase in (Phase.ENDING, Phase.ENDED):
             return []
         if self.assignment.phase != Phase.RUNNING:
             return self._stop(cause, now_ms)
         self.assignment.draining = True
-        self.assignment.verdict = Failure(cause, 0, now_ms, user_fault=False)
+        self.assignment.verdict = Failure(cause, 0, now_ms, sentence, user_fault=False)
         self._touch(self.assignment)
         timers: list[ev.Instruction] = [] if self.open else [ev.SetTimer("drain", self.policy.grace_ms)]
         return [ev.WakeRanks(), *timers]
@@ -388,9 +394,9 @@ class Gang:
         if failure is not None:
             return self._stop(failure.cause, now_ms)
         # It left by itself with nothing open (single use, stop_fetching_inputs, kill switch): the others follow.
-        drained = self._drain(Cause.DONE, now_ms)
+        drained = self._drain(Cause.DONE, "left by itself", now_ms)
         if all(m.state == MemberState.EXITED for m in self.members):
-            return drained + self._stop(Cause.DONE, now_ms)
+            return drained + self._stop(self.assignment.verdict.cause if self.assignment.verdict else Cause.DONE, now_ms)
         return drained
 
     def _node_lost(self, rank: int, sentence: str, now_ms: int) -> list[ev.Instruction]:

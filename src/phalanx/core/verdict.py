@@ -13,6 +13,8 @@ _ORDER = tuple(Cause)
 def first_cause(assignment: Assignment) -> Failure:
     """The verdict over all reports: by the order of causes, then by time, then by rank."""
     if not assignment.failures:
+        if assignment.verdict is not None and assignment.verdict.cause == assignment.stopping:
+            return assignment.verdict   # it was being let go, and why was said then
         return Failure(assignment.stopping or Cause.DONE, 0, assignment.stopped_ms, user_fault=False)
     # Somebody's stop explains all that came after it: ranks that then die badly are its consequence.
     stop = next((f for f in assignment.failures if f.cause in (Cause.STOPPED, Cause.CANCELLED)), None)
@@ -31,6 +33,8 @@ def exit_failure(event: Exited, member: Member, assignment: Assignment, has_unfi
     stopped = bool(assignment.stopping)
     if stopped and event.at_ms >= assignment.stopped_ms:
         return None   # our own interrupt or kill
+    if event.unseen:
+        return Failure(Cause.NODE, event.rank, event.at_ms, f"{where} was lost: {event.sentence}", user_fault=False)
     if any(f.rank == event.rank and f.cause == Cause.EXCEPTION for f in assignment.failures):
         return None
     if event.signal:

@@ -14,7 +14,6 @@ PACKAGES = {    # tool or feature: package by package manager, where its name di
     "ip": {"apt-get": "iproute2", "dnf": "iproute", "apk": "iproute2", "pacman": "iproute2", "zypper": "iproute2"},
     "nft": {"apt-get": "nftables", "dnf": "nftables", "apk": "nftables", "pacman": "nftables", "zypper": "nftables"},
     "newuidmap": {"apt-get": "uidmap", "dnf": "shadow-utils", "apk": "shadow-uidmap", "pacman": "shadow", "zypper": "shadow"},
-    "pasta": dict.fromkeys(("apt-get", "dnf", "apk", "pacman", "zypper"), "passt"),
 }
 INSTALL = {"apt-get": "apt-get install -y", "dnf": "dnf install -y", "apk": "apk add", "pacman": "pacman -S --noconfirm",
            "zypper": "zypper install -y"}
@@ -86,7 +85,8 @@ def guarantees(machine: Machine, runtime: str) -> dict[str, str]:
     if unavailable:
         return dict.fromkeys(GUARANTEES, f"no: {unavailable}")
     if not machine.root:
-        return {"network": "yes among containers; no way out to the internet", "pids": "yes",
+        way_out = "by slirp4netns" if "slirp4netns" in machine.tools else "no way out to the internet"
+        return {"network": f"yes among containers; {way_out}", "pids": "yes",
                 "limits": "no: memory is watched, not limited", "images": "no: only the default image in this version", "clean-up": "yes"}
     limits = "yes" if not machine.cgroup_refused else f"where delegated: not here ({machine.cgroup_refused})"
     return {"network": "yes", "pids": "yes", "limits": limits, "images": "no: only the default image in this version", "clean-up": "yes"}
@@ -121,9 +121,8 @@ def missing(machine: Machine) -> list[Missing]:
         ids = "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
         command = f"{install(machine, 'newuidmap')} && sudo {ids}" if "newuidmap" not in machine.tools else f"sudo {ids}"
         found.append(Missing("subordinate ids", "containers without root that have users of their own (chown, su)", command))
-    if not machine.root and machine.cgroups == "v2" and machine.cgroup_refused:
-        command = "systemd-run --user --scope -p Delegate=yes phalanx up"
-        found.append(Missing("cgroup delegation", "memory and CPU limits without root", command))
+    if not machine.root and "slirp4netns" not in machine.tools:
+        found.append(Missing("slirp4netns", "the internet for containers without root", install(machine, "slirp4netns")))
     if machine.gpus and not machine.gpu_driver:
         found.append(Missing("the NVIDIA driver's files", "GPUs inside containers: the device nodes alone are not enough", ""))
     return found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# What a whole node of a type has, where that is not 8 (seen by users as gpu="A10:4" and so on).
-WHOLE_SHAPES = {"A10": 4, "A10G": 4, "GB200": 4}
+from phalanx.model.gpus import ALIASES, REAL_SHAPE
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ def nodes(machine: Machine, count: int, gpus: int, gpu: str) -> list[LocalNode]:
     if count < 1:
         raise ValueError(f"a fleet of {count} nodes: at least 1 is needed")
     kind = gpu if gpus else ""
+    whole = REAL_SHAPE.get(ALIASES.get(kind.upper(), kind.upper()), gpus)
     # Cores are shared by time, so each virtual node may offer all of them; memory is not, so each offers its part.
     return [LocalNode(
-        f"node-{index}", f"{machine.hostname}-{index}", kind, min(gpus, WHOLE_SHAPES.get(kind.upper(), gpus)), machine.cpu_milli,
+        f"node-{index}", f"{machine.hostname}-{index}", kind, min(gpus, whole), machine.cpu_milli,
         machine.memory_mib // count, simulated=True, rdma=True) for index in range(count)]

@@ -10,7 +10,7 @@ import shutil
 import signal
 import uuid
 from collections.abc import AsyncIterator, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +28,7 @@ from .container import Container, left_behind
 from .image import default_image
 from .launching import Launcher, LaunchFailed
 from .layers import Layers
+from .outbound import close_way, open_way
 from .outfit import Fleet
 from .preparing import Preparer, Refused
 from .saying import say, say_failure
@@ -71,7 +72,8 @@ class Agent:
         await self._leave()
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises NotWelcome, NoRuntime, LaunchFailed."""
+        """Until SIGTERM or SIGINT: then stop all containers and leave nothing. Raises NotWelcome, NoRuntime, LaunchFailed;
+        the last also when the launcher ends meanwhile: containers live on for the next agent."""
         self._make_folders()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -82,10 +84,15 @@ class Agent:
         serving = asyncio.create_task(self._serve())
         watching = asyncio.create_task(self._watch_outage())
         leaving = asyncio.create_task(self._leaving.wait())
-        await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (serving, watching, leaving):
+        launcher_gone = asyncio.create_task(self.launcher.gone())
+        await asyncio.wait({serving, leaving, launcher_gone}, return_when=asyncio.FIRST_COMPLETED)
+        without_launcher = launcher_gone.done() and not self._leaving.is_set()
+        for task in (serving, watching, leaving, launcher_gone):
             task.cancel()
-        await asyncio.wait({serving, watching, leaving})
+        await asyncio.wait({serving, watching, leaving, launcher_gone})
+        if without_launcher:
+            # Namespaces may have died with it: an agent that starts makes all of that, and takes the containers over.
+            raise LaunchFailed("the launcher has ended: this agent ends too, and the next one starts another")
         if not serving.cancelled() and not self.containers:
             await self.launcher.leave()
         if not serving.cancelled():
@@ -111,13 +118,18 @@ class Agent:
         return Launcher(self.paths.agents_run / "launcher.sock", self.paths.node / "launcher.log", prefix)
 
     async def _choose_runtime(self) -> None:
-        image = await asyncio.to_thread(default_image, self.paths.node / "images", self.extra.get("image.site_packages") == "host")
+        image = await asyncio.to_thread(default_image, self.paths.node / "images", self.extra.get("image.site_packages", ""))
         trial = {
             "folder": str(self.paths.node / "trial"), "control_socket": str(self.paths.agents_run / "trial.ctl"),
             "layers": [image.skeleton], "mounts": [asdict(mount) for mount in image.mounts]}
         self.choice: Choice = await choose(self.runtime_wanted, self._launcher, trial)
         self.launcher = self._launcher(self.choice.prefix)
         await self.launcher.ready()
+        guarantees = dict(self.choice.guarantees)
+        if self.choice.rootless:
+            missing = await open_way(self.launcher, self.paths.agents_run)
+            guarantees["network"] = f"yes among containers; {missing}" if missing else "yes"
+        self.choice = replace(self.choice, guarantees=guarantees)
         self.fleet = Fleet(
             agent_id=self.agent_id, runtime=self.choice.runtime, program=self.choice.program, rootless=self.choice.rootless,
             single_user=self.choice.single_user, containers=self.paths.node / "containers", run=self.paths.agents_run,
@@ -140,6 +152,7 @@ class Agent:
             if container.remains:
                 self.preparer.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
             self.containers[container.key] = container
+            self.preparer.cards.adopt(spec.name, spec.cards)
         for folder in self.fleet.containers.iterdir():
             if not (folder / "spec.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -161,9 +174,11 @@ class Agent:
             await asyncio.wait(ending, timeout=_LAST_GRACE_MS / 1000 + 1)
         await asyncio.gather(*(container.release() for container in running))
         with contextlib.suppress(LaunchFailed):
+            await self.launcher.ready()     # it may have been killed, and the bridge must go
             if self.choice.runtime != "process":
                 await self.launcher.ask(task="unbridge", name=bridge_name(self.agent_id))
         await self.launcher.leave()
+        close_way(self.paths.agents_run)
         shutil.rmtree(self.paths.agents_run, ignore_errors=True)
 
     # ---------------------------------------------------------------- the server

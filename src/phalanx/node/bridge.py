@@ -112,7 +112,8 @@ def _forward(name: str) -> None:
         if not uplink or _read(path) == "1" and not os.path.exists(f"{_UPLINK_MARK}-{uplink}"):
             continue        # the machine forwards there already: not ours to undo
         _write(path, "1")
-        with open(f"{_UPLINK_MARK}-{uplink}", "a") as file:
+        # Without root there is no place for the mark; the uplink is our own namespace's then, and nothing is to be undone.
+        with contextlib.suppress(PermissionError), open(f"{_UPLINK_MARK}-{uplink}", "a") as file:
             file.write(f"{name}\n")
 
 

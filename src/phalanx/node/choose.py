@@ -127,7 +127,7 @@ def _low_hard_limits() -> str:
 
 
 _ROOTLESS = {
-    "network": "yes among containers; no way out to the internet",
+    "network": "yes among containers",
     "pids": "yes",
     "limits": "no: memory is watched, not limited",
     "images": "default image only",

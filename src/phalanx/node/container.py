@@ -12,7 +12,7 @@ from typing import Any
 
 from phalanx.protocol import agent_pb2
 
-from . import spool
+from . import machine, spool
 from .launching import Launcher, LaunchFailed
 from .saying import say_failure
 from .spec import Exit, Spec
@@ -161,7 +161,8 @@ class Container:
         return agent_pb2.Exited(
             assignment=self.spec.assignment, rank=self.spec.rank, code=ended.code, signal=ended.signal, oom_killed=ended.oom_killed,
             memory_limit_mib=ended.memory_limit_bytes // _MIB, memory_peak_mib=ended.memory_peak_bytes // _MIB,
-            log_end_offset=ended.log_end, boottime_ms=ended.boottime_ms, sentence=ended.sentence, never_started=ended.never_started)
+            log_end_offset=ended.log_end, boottime_ms=ended.boottime_ms, sentence=ended.sentence, never_started=ended.never_started,
+            unseen=ended.unseen)
 
     # ---------------------------------------------------------------- the shim
 
@@ -215,7 +216,8 @@ class Container:
         ended = Exit.load(self.spec.folder)
         if ended is None:
             ended = Exit(
-                code=255, log_end=spool.end_offset(self.spec.spool), never_started=self.phase in ("preparing", "prepared"),
+                code=255, log_end=spool.end_offset(self.spec.spool), boottime_ms=machine.boottime_ms(), unseen=True,
+                never_started=self.phase in ("preparing", "prepared"),
                 sentence="the container's shim ended without leaving an exit status: killed, or the machine restarted")
             ended.save(self.spec.folder)
         self.phase, self.ended = "ended", ended

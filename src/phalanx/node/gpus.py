@@ -10,6 +10,7 @@ import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from . import programs
 from .spec import Mount
@@ -25,12 +26,26 @@ _DRIVER_LIBRARIES = [
 ]
 # Not below /usr, which is the machine's own and read-only: a file that is not there can't be mounted there.
 LIBRARY_FOLDER, TOOL_FOLDER = "/opt/nvidia/lib64", "/opt/nvidia/bin"
+_CARD_NODE = re.compile(r"/dev/nvidia\d+")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU, as the kernel driver has it: /dev/nvidia<minor>."""
+
+    minor: int
+    model: str = ""       # "NVIDIA H200"
+    uuid: str = ""
 
 
 @dataclass(frozen=True)
 class Gpus:
     type: str = ""
-    count: int = 0
+    cards: tuple[Card, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return len(self.cards)
 
 
 @dataclass
@@ -43,13 +58,18 @@ class Handover:
 
 
 def find_gpus() -> Gpus:
-    """Type and number by the kernel driver's own files; none when there is no driver."""
-    folders = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    devices = [path for path in glob.glob("/dev/nvidia*") if re.fullmatch(r"/dev/nvidia\d+", path)]
-    if not folders or not devices:
-        return Gpus()
-    model = next((line.partition(":")[2].strip() for line in folders[0].read_text().splitlines() if line.startswith("Model:")), "")
-    return Gpus(gpu_type(model), min(len(folders), len(devices)))
+    """Type and cards by the kernel driver's own files; none when there is no driver. A card without a device node does not count."""
+    described = [read_card(path.read_text()) for path in Path("/proc/driver/nvidia/gpus").glob("*/information")]
+    cards = sorted((card for card in described if card is not None and os.path.exists(f"/dev/nvidia{card.minor}")), key=lambda c: c.minor)
+    return Gpus(gpu_type(cards[0].model), tuple(cards)) if cards else Gpus()
+
+
+def read_card(information: str) -> Card | None:
+    """From the text of /proc/driver/nvidia/gpus/<bus>/information; None for a card that the driver has not taken."""
+    values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in information.splitlines())}
+    if not values.get("Device Minor", "").isdecimal():
+        return None
+    return Card(int(values["Device Minor"]), values.get("Model", ""), values.get("GPU UUID", ""))
 
 
 def gpu_type(model: str) -> str:
@@ -63,44 +83,81 @@ def gpu_type(model: str) -> str:
     return re.sub(r"^NVIDIA ", "", model).strip().replace(" ", "-") or "any"
 
 
-def handover(count: int) -> Handover:
-    """All of a whole node's GPUs; the machine's CDI file decides where there is one."""
-    if count == 0:
+def handover(minors: list[int]) -> Handover:
+    """What a container with these cards gets; the machine's CDI file decides where there is one."""
+    if not minors:
         return Handover()
-    return _from_cdi() or _from_files()
+    return _from_cdi(minors) or _from_files(minors)
 
 
-def _from_cdi() -> Handover | None:
+def _from_cdi(minors: list[int]) -> Handover | None:
     """The JSON form of nvidia-ctk's file; the YAML one is read by nobody in our dependencies, and device nodes serve then."""
     for path in sorted([*Path("/etc/cdi").glob("nvidia*.json"), *Path("/var/run/cdi").glob("nvidia*.json")]):
         try:
             described = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
-        result = Handover()
-        everything = next((device for device in described.get("devices", ()) if device.get("name") == "all"), None)
-        if described.get("kind") != "nvidia.com/gpu" or everything is None:
-            continue
-        for edits in (described.get("containerEdits", {}), everything.get("containerEdits", {})):
-            result.devices += [node.get("hostPath", node["path"]) for node in edits.get("deviceNodes", ())]
-            result.mounts += [Mount(mount["hostPath"], mount["containerPath"]) for mount in edits.get("mounts", ())]
-            result.environment |= dict(entry.split("=", 1) for entry in edits.get("env", ()))
-        return result
+        if described.get("kind") == "nvidia.com/gpu" and (result := read_cdi(described, minors)):
+            return result
     return None
 
 
-def _from_files() -> Handover:
-    devices = [path for path in sorted(glob.glob("/dev/nvidia*")) if _is_device(path)]
-    devices += [path for path in sorted(glob.glob("/dev/nvidia-caps/*")) if _is_device(path)]
-    devices += [path for path in sorted(glob.glob("/dev/infiniband/*")) if _is_device(path)]
-    mounts = []
-    for library in _driver_files():
-        mounts.append(Mount(os.path.realpath(library), f"{LIBRARY_FOLDER}/{os.path.basename(library)}"))
+def read_cdi(described: dict[str, Any], minors: list[int]) -> Handover | None:
+    """A CDI file's edits for these cards; None when it does not know one of them. Its names for them count otherwise than minors do."""
+    edits = [described.get("containerEdits", {})]
+    for minor in minors:
+        of_card = [device["containerEdits"] for device in described.get("devices", ())
+                   if _cards_of(device) == [f"/dev/nvidia{minor}"]]      # by index and by UUID it has two; all has several cards
+        if not of_card:
+            return None
+        edits.append(of_card[0])
+    result = Handover()
+    for edit in edits:
+        paths = [node.get("hostPath", node["path"]) for node in edit.get("deviceNodes", ())]
+        result.devices += [path for path in paths if path not in result.devices]
+        mounts = [Mount(mount["hostPath"], mount["containerPath"]) for mount in edit.get("mounts", ())]
+        result.mounts += [mount for mount in mounts if mount not in result.mounts]
+        result.environment |= dict(entry.split("=", 1) for entry in edit.get("env", ()))
+    return result
+
+
+def _cards_of(device: dict[str, Any]) -> list[str]:
+    paths = [node["path"] for node in device.get("containerEdits", {}).get("deviceNodes", ())]
+    return [path for path in paths if _CARD_NODE.fullmatch(path)]
+
+
+def _from_files(minors: list[int]) -> Handover:
+    """Not /dev/nvidia-caps: nvidia-cap1 is the right to divide the cards (MIG), which is the machine owner's."""
+    own = {f"/dev/nvidia{minor}" for minor in minors}
+    found = [path for path in sorted(glob.glob("/dev/nvidia*")) if path in own or not _CARD_NODE.fullmatch(path)]
+    devices = [path for path in [*found, *sorted(glob.glob("/dev/infiniband/*"))] if _is_device(path)]
+    libraries = _driver_files()
+    mounts = [Mount(os.path.realpath(library), f"{LIBRARY_FOLDER}/{os.path.basename(library)}") for library in libraries]
     for tool in ("nvidia-smi", "nvidia-debugdump"):
-        found = programs.find(tool)
-        if found and not found.startswith("/usr/"):      # those below /usr are there anyway
-            mounts.append(Mount(os.path.realpath(found), f"{TOOL_FOLDER}/{tool}"))
+        found_tool = programs.find(tool) or _beside(libraries, tool)
+        if found_tool:
+            mounts.append(Mount(os.path.realpath(found_tool), f"{TOOL_FOLDER}/{tool}"))
     return Handover(devices, mounts, {"LD_LIBRARY_PATH": LIBRARY_FOLDER})
+
+
+def _beside(libraries: list[str], tool: str) -> str:
+    """A driver in a folder of its own has bin next to lib64, and nobody's PATH has it."""
+    for folder in dict.fromkeys(os.path.dirname(library) for library in libraries):
+        path = os.path.join(os.path.dirname(folder), "bin", tool)
+        if os.access(path, os.X_OK):
+            return path
+    return ""
+
+
+def driver_library(soname: str) -> ctypes.CDLL:
+    """Load one of the driver's libraries, also where the loader does not know its folder. Raises OSError."""
+    try:
+        return ctypes.CDLL(soname)
+    except OSError:
+        path = next((path for path in _driver_files() if os.path.basename(path) == soname), None)
+        if path is None:
+            raise
+        return ctypes.CDLL(path)
 
 
 def _driver_files() -> list[str]:

@@ -2,7 +2,8 @@
 
 Nothing is downloaded, and nothing of the machine is shown but what this file names. The interpreter's site-packages are covered by
 folders that hold pip alone: what the machine's owner installed there is not part of `debian_slim`, and would only make programs
-run here that run nowhere else. (`image.site_packages: host` in the configuration's `extra` shows them.)
+run here that run nowhere else. `image.site_packages` in the configuration's `extra` shows others: `host` those folders as they are, a path
+a folder of packages in their place, such as the site-packages of a virtual environment of this Python that has torch.
 """
 
 from __future__ import annotations
@@ -55,8 +56,13 @@ def base_python() -> str:
     return os.path.realpath(sys.executable)
 
 
-def default_image(folder: Path, show_site_packages: bool) -> DefaultImage:
-    """Make the skeleton below `folder`, once for each state of this machine's files, and list what is mounted over it."""
+def default_image(folder: Path, site_packages: str) -> DefaultImage:
+    """Make the skeleton below `folder`, once for each state of this machine's files, and list what is mounted over it.
+
+    `site_packages` is empty, host, or a folder. Raises ValueError when it is not one.
+    """
+    if site_packages not in ("", "host") and not os.path.isdir(site_packages):
+        raise ValueError(f"image.site_packages is {site_packages!r}, which is no folder on this machine; it may also be 'host'")
     python = base_python()
     prefix = sys.base_prefix
     key = hashlib.sha256("\n".join([_RECIPE, prefix, sys.version, *_stamps()]).encode()).hexdigest()[:16]
@@ -74,9 +80,13 @@ def default_image(folder: Path, show_site_packages: bool) -> DefaultImage:
     if not _below(prefix, "/usr"):
         mounts.append(Mount(prefix, prefix))
     mounts += [Mount(path, path) for path in _CERTIFICATES if os.path.isdir(path)]
-    if not show_site_packages:
-        for target, cover in _site_covers(folder / f"{key}-site", python).items():
-            mounts.append(Mount(cover, target))
+    if site_packages != "host":
+        covers = _site_covers(folder / f"{key}-site", python)
+        if site_packages and not covers:
+            raise ValueError(f"image.site_packages can't be {site_packages}: {python} has no folder for packages where they could be shown")
+        if site_packages:
+            covers[next(iter(covers))] = site_packages
+        mounts += [Mount(cover, target) for target, cover in covers.items()]
     search = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     own = os.path.join(prefix, "bin")
     path = [own, *[entry for entry in search if entry != own]]

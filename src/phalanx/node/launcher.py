@@ -1,8 +1,8 @@
 """A tiny process that forks shims: it has everything they need loaded, so that one starts in 2 ms. stdlib only.
 
 It lives in the fleet's own namespaces (rootless: the one user namespace of all containers; as root: the machine's), survives the agent,
-and forks once for each request, a JSON line with a "task": shim, sweep, try, bridge, unbridge; hello and quit it does itself. The child
-answers on the same connection.
+and forks once for each request, a JSON line with a "task": shim, sweep, try, bridge, unbridge, uplink; hello and quit it does itself.
+The child answers on the same connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 # Loaded here, once, for every shim that is forked later.
-from . import bridge, oci, process, shim, trial  # noqa: F401
+from . import bridge, oci, process, programs, shim, trial  # noqa: F401
 
 VERSION = 1
 
@@ -87,6 +87,8 @@ def _do(connection: socket.socket, request: dict[str, Any]) -> None:
         case "unbridge":
             bridge.remove(request["name"])
             _answer(connection, {})
+        case "uplink":
+            _answer(connection, {"route": programs.run(["ip", "-4", "route", "show", "default"], may_fail=True)})
         case "try":
             trial.run(request["trial"])
             _answer(connection, {})

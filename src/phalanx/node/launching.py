@@ -53,6 +53,21 @@ class Launcher:
             await asyncio.sleep(0.005)
         _keep.add(waited)
 
+    async def gone(self) -> None:
+        """Return when the launcher that answers now has ended, whoever started it. LaunchFailed when none does."""
+        pid = (await self.ask(task="hello"))["pid"]
+        ended = asyncio.Event()
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        asyncio.get_running_loop().add_reader(descriptor, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+
     async def leave(self) -> None:
         """End it; its shims live on. Quiet when it is gone already."""
         with contextlib.suppress(LaunchFailed):

@@ -50,12 +50,14 @@ class Fleet:
     tasks_socket: Path
     image: DefaultImage
     boot_id: str
-    simulated: bool = True
+    simulated: bool = True  # no real GPUs here
     extra: dict[str, str] = field(default_factory=dict)
 
 
-def outfit(ask: agent_pb2.Prepare, fleet: Fleet, layers: list[Path], addresses: Addresses, node_memory_mib: int) -> Spec:
-    """Write the container's folder and answer its spec. `layers` are folders, lowest first."""
+def outfit(
+    ask: agent_pb2.Prepare, fleet: Fleet, layers: list[Path], addresses: Addresses, cards: list[gpus.Card], node_memory_mib: int,
+) -> Spec:
+    """Write the container's folder and answer its spec. `layers` are folders, lowest first; `cards` are its own real GPUs."""
     name = f"{ask.assignment}-{ask.rank}"
     folder = fleet.containers / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -70,9 +72,10 @@ def outfit(ask: agent_pb2.Prepare, fleet: Fleet, layers: list[Path], addresses: 
         runtime=fleet.runtime, program=fleet.program, hostname=host_name(ask.function_name, ask.assignment, ask.rank),
         limits=_limits(ask, memory), cgroup=f"phalanx-{_short(fleet.agent_id)}-{name}", rootless=fleet.rootless,
         single_user=fleet.single_user, node_id=ask.node_id, network=addresses.network,
-        ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id)
+        ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id,
+        cards=[card.minor for card in cards])
     if fleet.runtime == "process":
-        _dress_process(spec, ask, fleet, layers)
+        _dress_process(spec, ask, fleet, layers, cards)
     else:
         _dress_container(spec, ask, fleet, layers)
     spec.save()
@@ -103,7 +106,7 @@ def _dress_container(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: l
     image = fleet.image
     spec.layers = [*(str(layer) for layer in reversed(layers)), image.skeleton]
     spec.mounts = [_with_layers(mount, layers) for mount in image.mounts]
-    hardware = gpus.Handover() if fleet.simulated else gpus.handover(ask.gpu_count)
+    hardware = gpus.handover(spec.cards)
     spec.devices = hardware.devices
     spec.mounts += hardware.mounts
     etc = Path(spec.folder) / "writes/upper/etc"
@@ -121,7 +124,7 @@ def _dress_container(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: l
         spec.environment["LD_LIBRARY_PATH"] = f"{ask.environment['LD_LIBRARY_PATH']}:{hardware.environment['LD_LIBRARY_PATH']}"
 
 
-def _dress_process(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: list[Path]) -> None:
+def _dress_process(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: list[Path], cards: list[gpus.Card]) -> None:
     """The layers' tree in a folder of its own; the runner started by a line that teaches the resolver `i6pn.modal.local`."""
     root = Path(spec.folder) / "root"
     for name in ("root", "tmp"):
@@ -136,6 +139,8 @@ def _dress_process(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: lis
     path = f"{os.path.dirname(fleet.image.python)}:{os.environ.get('PATH', '')}"
     spec.environment = _environment(ask, spec.api_folder, spec.working_folder, search, path)
     spec.environment["TMPDIR"] = str(root / "tmp")
+    if not fleet.simulated:      # nothing else keeps a plain process off the other cards
+        spec.environment["CUDA_VISIBLE_DEVICES"] = ",".join(card.uuid for card in cards)
     spec.environment |= ask.environment
 
 

@@ -13,7 +13,9 @@ from phalanx.engines.local import LocalNode
 from phalanx.protocol import agent_pb2
 
 from .addresses import NoAddress, Ranges, process_addresses
+from .cards import Cards, NoCard
 from .container import Container, Send
+from .gpus import find_gpus
 from .launching import Launcher, LaunchFailed
 from .layers import BadLayer, Layers
 from .outfit import Addresses, Fleet, outfit
@@ -36,6 +38,7 @@ class Preparer:
         self.fleet, self.launcher, self.layers, self.nodes = fleet, launcher, layers, nodes
         self.ranges: Ranges | None = None
         self.network_failure = "the server has not said yet which workspace this is"
+        self.cards = Cards() if fleet.simulated else Cards(find_gpus().cards)
         self.unschedulable: dict[str, str] = {}       # node → what remains there
 
     async def prepare(self, ask: agent_pb2.Prepare, fetch: Fetch, send: Send) -> Container:
@@ -44,14 +47,15 @@ class Preparer:
         name = f"{ask.assignment}-{ask.rank}"
         try:
             folders = await asyncio.gather(*(self.layers.folder_of(layer, fetch) for layer in ask.layer_ids))
+            cards = [] if self.fleet.simulated else self.cards.take(name, ask.gpu_count)
             spec = await asyncio.to_thread(
-                outfit, ask, self.fleet, list(folders), self._addresses(name, ask), self.nodes[ask.node_id].memory_mib)
+                outfit, ask, self.fleet, list(folders), self._addresses(name, ask), cards, self.nodes[ask.node_id].memory_mib)
             container = Container(spec, self.launcher, send)
             await self._launch(container)
         except (BadLayer, GRPCError) as error:
             await self.forget(name)
             raise Refused("image", f"the files of the image could not be fetched: {error}") from error
-        except (LaunchFailed, NoAddress, OSError) as error:
+        except (LaunchFailed, NoAddress, NoCard, OSError) as error:
             await self.forget(name)
             raise Refused("runtime", f"the container could not be prepared on {ask.node_id}: {error}") from error
         except BaseException:
@@ -60,9 +64,10 @@ class Preparer:
         return container
 
     async def forget(self, name: str) -> None:
-        """The container's folders and addresses; its processes and network are gone already."""
+        """The container's folders, addresses and cards; its processes and network are gone already."""
         for folder in (self.fleet.containers / name, self.fleet.run / name):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        self.cards.free(name)
         if self.ranges is not None:
             self.ranges.free(name)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import selectors
 import socket
+import sys
 from collections.abc import Callable
 
 CHUNK = 256 * 1024
@@ -26,8 +27,11 @@ class Relay:
         preamble: bytes,
         selector: selectors.BaseSelector,
         later: Callable[[float, Callable[[], None]], None],
+        only_uid: int | None = None,
     ) -> None:
+        """`only_uid`: on a loopback that the machine's users share, refuse connections of anybody else."""
         self.listener, self.upstream, self.preamble, self.selector, self.later = listener, upstream, preamble, selector, later
+        self.only_uid = only_uid
         self.pipes: set[Pipe] = set()
         listener.setblocking(False)
         selector.register(listener, selectors.EVENT_READ, self._accept)
@@ -40,8 +44,11 @@ class Relay:
 
     def _accept(self, _events: int) -> None:
         try:
-            client, _ = self.listener.accept()
+            client, peer = self.listener.accept()
         except OSError:
+            return
+        if self.only_uid is not None and _tcp_owner(peer) != self.only_uid:
+            client.close()
             return
         pipe = Pipe(self, client)
         self.pipes.add(pipe)
@@ -155,3 +162,15 @@ class Pipe:
     def _other(self, end: socket.socket) -> socket.socket:
         assert self.server is not None
         return self.server if end is self.client else self.client
+
+
+def _tcp_owner(peer: tuple[str, int]) -> int | None:
+    """The user whose socket has that IPv4 address and port, by the kernel's table; None when it is not there."""
+    host, port = peer
+    address = f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}"
+    with open("/proc/net/tcp") as table:
+        for row in table:
+            fields = row.split()
+            if fields[1] == address:
+                return int(fields[7])
+    return None

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from . import namespaces, network, runtime
+from . import gpu_memory, namespaces, network, runtime
 from .control import Listener
 from .relay import Relay
 from .runtime import RuntimeFault
@@ -67,10 +67,11 @@ class Shim:
         api = _listen(spec.api_socket, 0o666)
         self.runtime = runtime.make(spec)
         try:
+            gpu_memory.note(spec)
             self.runtime.prepare()
             self._relay(api)
             if spec.http_address:
-                self._relay(self._listen_inside(spec.http_address))
+                self._relay(self._listen_inside(spec.http_address), os.geteuid() if self.runtime.network() is None else None)
         except BaseException:
             self.runtime.release()
             for path in (spec.control_socket, spec.api_socket):
@@ -175,7 +176,7 @@ class Shim:
     def _release(self) -> None:
         if self.phase == "running":
             self.runtime.signal(signal.SIGKILL)
-        remains = self.runtime.release()
+        remains = "; ".join(filter(None, [self.runtime.release(), gpu_memory.remains(self.spec)]))
         for relay in self.relays:
             relay.close()
         self.spool.close()
@@ -274,9 +275,9 @@ class Shim:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.selector.register(self._wakeup, selectors.EVENT_READ, self._reap)
 
-    def _relay(self, listener: socket.socket) -> None:
+    def _relay(self, listener: socket.socket, only_uid: int | None = None) -> None:
         preamble = f"PHALANX/1 task {self.spec.task_id} {self.spec.assignment} {self.spec.task_secret}\n"
-        self.relays.append(Relay(listener, self.spec.tasks_socket, preamble.encode(), self.selector, self.later))
+        self.relays.append(Relay(listener, self.spec.tasks_socket, preamble.encode(), self.selector, self.later, only_uid))
 
     def _listen_inside(self, address: str) -> socket.socket:
         host, _, port = address.rpartition(":")
@@ -294,7 +295,7 @@ def sweep(folder: str) -> str:
     if spec.runtime != "process":
         namespaces.private_mounts()
         hide_second_hierarchy(spec)
-    remains = runtime.make(spec).release()
+    remains = "; ".join(filter(None, [runtime.make(spec).release(), gpu_memory.remains(spec)]))
     for path in (spec.api_socket, spec.control_socket):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

@@ -67,6 +67,7 @@ class Spec:
     layers: list[str] = field(default_factory=list)    # read-only folders, topmost first
     mounts: list[Mount] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)   # host device nodes handed over
+    cards: list[int] = field(default_factory=list)     # minors of the GPUs that are its alone
     network: Network | None = None
     limits: Limits = field(default_factory=Limits)
     cgroup: str = ""           # one name below every hierarchy's root
@@ -123,6 +124,7 @@ class Exit:
     boottime_ms: int = 0
     sentence: str = ""
     never_started: bool = False
+    unseen: bool = False            # the shim was gone: nobody saw the end
 
     def save(self, folder: str) -> None:
         write_whole(os.path.join(folder, "exit.json"), json.dumps(asdict(self)))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from phalanx.model.fleet import Hold
 from phalanx.model.plan import Evict, Policy, Request
 from phalanx.scheduler.index import Cell
-from phalanx.scheduler.ledger import Ledger, Target
+from phalanx.scheduler.ledger import Ledger, Target, View
 from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
 
-_TRIES = 8          # what-ifs a plan
-_FABRICS = 8        # looked at for each, those with the fewest nodes missing first: they have the least to lose
+_TRIES = 6          # what-ifs a plan
+_FABRICS = 6        # looked at for each, those with the fewest nodes missing first: they have the least to lose
 
 
 @dataclass(slots=True)
@@ -46,6 +46,7 @@ class Evictor:
         self._tries = _TRIES
         self._units: dict[str, list[_Unit]] = {}         # fabric -> what could be stopped there at all, cheapest first
         self._levels: dict[str, dict[tuple[int, int], int]] = {}     # fabric -> (priority, shape) -> nodes
+        self._failed: list[tuple[View, int, int]] = []
         self._lowest: int | None = None
 
     def victims(self, request: Request, claims: list[Claim]) -> tuple[list[Evict], Claim] | None:
@@ -56,9 +57,14 @@ class Evictor:
         """
         if request.warm or request.evictions >= self.policy.eviction_budget or self._tries <= 0 or not self._worth_a_look(request):
             return None
+        reclaims = self.quotas.may_reclaim_any(request)
+        view = self.ledger.view(request)
+        plain = not (reclaims or request.excluded_nodes or request.request_id in self.ledger.kept)
+        if plain and any(v is view and request.size >= size and request.priority <= priority for v, size, priority in self._failed):
+            return None     # less was asked with more right to it, in vain; and what could be stopped only shrinks
         self._tries -= 1
         best: tuple[tuple[int, int, int, str], list[_Unit], Claim] | None = None
-        for target in self.ledger.view(request).targets:
+        for target in view.targets:
             for name in self._fabrics(target, request):
                 found = self._on_fabric(request, target, name, claims)
                 if found is None:
@@ -69,6 +75,8 @@ class Evictor:
                 if best is None or rank < best[0]:
                     best = (rank, units, claim)
         if best is None:
+            if plain:
+                self._failed.append((view, request.size, request.priority))
             return None
         _, units, claim = best
         now = self.ledger.now_ms
@@ -116,7 +124,7 @@ class Evictor:
             if enough():
                 break
             if self._may(unit, request):
-                entry = (unit, back_without(self.ledger, fabric, unit.who, excluded) if excluded else unit.back)
+                entry = (unit, back_without(self.ledger, fabric, unit.who, unit.back, None, excluded) if excluded else unit.back)
                 stop(entry, 1)
                 chosen.append(entry)
         if not enough():

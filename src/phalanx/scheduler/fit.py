@@ -90,6 +90,9 @@ def can_ever_fit(request: Request, nodes: Iterable[Node], offers: Iterable[Offer
 
     Else the refusal, with the numbers that tell the user what would have been possible.
     """
+    if request.size % request.fabric_size:
+        text = f"fabric_size={request.fabric_size} must divide the cluster's size, {request.size}"
+        return _impossible(text, "another fabric_size", size=request.size)
     fleet = list(nodes)
     offered = list(offers)
     if any(offer.node is None for offer in offered):

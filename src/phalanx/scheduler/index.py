@@ -79,6 +79,7 @@ class Fabric:
     free_count: dict[int, int] = field(default_factory=dict)
     total: dict[Cell, int] = field(default_factory=dict)                 # every node, down ones too
     sizes: dict[int, int] = field(default_factory=dict)                  # the same by shape
+    memo: dict[tuple[frozenset[int], int], int] = field(default_factory=dict)   # totals in whole blocks, worked out once
     away: dict[Cell, dict[str, int]] = field(default_factory=dict)       # nodes out of service by state
     causes: dict[str, str] = field(default_factory=dict)                 # node id -> why it is out of service
     releases: list[tuple[int, str]] = field(default_factory=list)        # (end, holder or shared node), sorted
@@ -94,7 +95,7 @@ class Fabric:
         return Fabric(
             self.name, self.nodes, self.cells, dict(self.holder), dict(self.shares),
             {shape: dict(domains) for shape, domains in self.free.items()}, dict(self.free_count),
-            self.total, self.sizes, self.away, self.causes, list(self.releases), dict(self.ends), dict(self.parts),
+            self.total, self.sizes, self.memo, self.away, self.causes, list(self.releases), dict(self.ends), dict(self.parts),
         )  # fmt: skip
 
 
@@ -266,28 +267,42 @@ class _Draft:
 
     def _place(self, hold: Hold, here: bool) -> None:
         """Put a hold onto its nodes, or take it off."""
+        name, fabric = "", Fabric("")
         touched: dict[str, None] = {}
         for node_id in dict.fromkeys(hold.node_ids):
-            name = self.home.get(node_id)
-            if name is None:
+            home = self.home.get(node_id)
+            if home is None:
                 continue      # the node left the fleet before its holder
-            fabric = self._own(name)
-            self._uncount(fabric, node_id)
-            if hold.whole:
-                if here:
-                    fabric.holder[node_id] = hold.holder_id
-                elif fabric.holder.get(node_id) == hold.holder_id:
-                    del fabric.holder[node_id]
+            if home != name:
+                name, fabric = home, self._own(home)
                 touched[name] = None
+            if hold.whole:
+                self._hold_node(fabric, node_id, hold.holder_id, here)
             else:
-                others = tuple(s for s in fabric.shares.pop(node_id, ()) if s != hold.holder_id)
-                if here:
-                    others = tuple(sorted((*others, hold.holder_id)))
-                if others:
-                    fabric.shares[node_id] = others
-            self._count(fabric, node_id)
-        for name in touched:
-            self._release_of(self.fabrics[name], hold.holder_id)
+                self._share_node(fabric, node_id, hold.holder_id, here)
+        if hold.whole:
+            for name in touched:
+                self._release_of(self.fabrics[name], hold.holder_id)
+
+    def _hold_node(self, fabric: Fabric, node_id: str, holder: str, here: bool) -> None:
+        counts = node_id not in fabric.shares and fabric.nodes[node_id].state is NodeState.UP
+        if here:
+            if counts and node_id not in fabric.holder:
+                self._remove_free(fabric, node_id)
+            fabric.holder[node_id] = holder
+        elif fabric.holder.get(node_id) == holder:
+            del fabric.holder[node_id]
+            if counts:
+                self._add_free(fabric, node_id)
+
+    def _share_node(self, fabric: Fabric, node_id: str, holder: str, here: bool) -> None:
+        self._uncount(fabric, node_id)
+        others = tuple(s for s in fabric.shares.pop(node_id, ()) if s != holder)
+        if here:
+            others = tuple(sorted((*others, holder)))
+        if others:
+            fabric.shares[node_id] = others
+        self._count(fabric, node_id)
 
     # counts
 
@@ -299,9 +314,7 @@ class _Draft:
             if node.state_reason:
                 fabric.causes = {**fabric.causes, node_id: node.state_reason}
         elif node_id not in fabric.holder and node_id not in fabric.shares:
-            fabric.free.setdefault(cell.shape, {}).setdefault(cell.domain, [])
-            insort(self._ids(fabric, cell), node_id)
-            fabric.free_count[cell.shape] = fabric.free_count.get(cell.shape, 0) + 1
+            self._add_free(fabric, node_id)
         if node_id in fabric.shares:
             self._release_of(fabric, node_id)
 
@@ -313,15 +326,25 @@ class _Draft:
             fabric.away = {c: states for c, states in {**fabric.away, cell: left}.items() if states}
             fabric.causes = {n: why for n, why in fabric.causes.items() if n != node_id}
         elif node_id not in fabric.holder and node_id not in fabric.shares:
-            ids = self._ids(fabric, cell)
-            del ids[bisect_left(ids, node_id)]
-            if not ids:
-                del fabric.free[cell.shape][cell.domain]
-            fabric.free_count[cell.shape] -= 1
-            if not fabric.free_count[cell.shape]:
-                del fabric.free_count[cell.shape], fabric.free[cell.shape]
+            self._remove_free(fabric, node_id)
         if node_id in fabric.shares:
             _forget(fabric, node_id)
+
+    def _add_free(self, fabric: Fabric, node_id: str) -> None:
+        cell = fabric.cells[node_id]
+        fabric.free.setdefault(cell.shape, {}).setdefault(cell.domain, [])
+        insort(self._ids(fabric, cell), node_id)
+        fabric.free_count[cell.shape] = fabric.free_count.get(cell.shape, 0) + 1
+
+    def _remove_free(self, fabric: Fabric, node_id: str) -> None:
+        cell = fabric.cells[node_id]
+        ids = self._ids(fabric, cell)
+        del ids[bisect_left(ids, node_id)]
+        if not ids:
+            del fabric.free[cell.shape][cell.domain]
+        fabric.free_count[cell.shape] -= 1
+        if not fabric.free_count[cell.shape]:
+            del fabric.free_count[cell.shape], fabric.free[cell.shape]
 
     def _release_of(self, fabric: Fabric, who: str) -> None:
         """Enter when a holder (or all who share a node) ends, and which nodes come back into service then."""
@@ -368,7 +391,7 @@ class _Draft:
         if name not in self._own_facts:
             self._own_facts.add(name)
             fabric.nodes, fabric.cells = dict(fabric.nodes), dict(fabric.cells)
-            fabric.total, fabric.sizes = dict(fabric.total), dict(fabric.sizes)
+            fabric.total, fabric.sizes, fabric.memo = dict(fabric.total), dict(fabric.sizes), {}
         return fabric
 
     def _cell(self, node: Node) -> Cell:

@@ -10,10 +10,11 @@ from phalanx.model.fleet import NodeState, Retention
 from phalanx.model.plan import Request
 from phalanx.scheduler.choose import choose, whole_blocks
 from phalanx.scheduler.fit import NO_GPU, Option, options_of, serves
-from phalanx.scheduler.index import Cell, Domain, Fabric, FleetIndex
+from phalanx.scheduler.index import NEVER, Cell, Domain, Fabric, FleetIndex
 from phalanx.scheduler.predict import remaining_ms
 
-Timeline = list[tuple[int, str, dict[Cell, int]]]      # (when, who ends, which nodes come back)
+# (when, who ends, what comes back by cell, and by node id where this plan started it)
+Timeline = list[tuple[int, str, dict[Cell, int], tuple[str, ...] | None]]
 
 
 @dataclass(slots=True)
@@ -59,6 +60,15 @@ class View:
         self.largest = max((count for target in self.targets for count in target.counts.values()), default=0)
 
 
+@dataclass(slots=True)
+class Choice:
+    """The nodes that a gang of one kind and size would get on a fabric; () when it does not fit."""
+
+    nodes: tuple[str, ...]
+    cells: dict[Cell, int]
+    refused_ms: int = NEVER                # whoever runs until then or longer would move a claim
+
+
 class Ledger:
     """Mutable, and lives for one plan. Node ids leave it by `take`; nothing comes back."""
 
@@ -67,14 +77,15 @@ class Ledger:
         self.now_ms = now_ms
         self.used = dict(index.used)
         self.taken: dict[str, set[str]] = {}                            # fabric -> node ids
-        self.added: dict[str, list[tuple[int, dict[Cell, int]]]] = {}   # fabric -> what this plan's starts give back, and when
+        self.added: dict[str, list[tuple[int, dict[Cell, int], tuple[str, ...]]]] = {}   # fabric -> what its starts give back when
         self.kept: dict[str, list[str]] = {}                            # request -> free nodes that are kept for it
         self.kept_until: dict[str, int] = {}                            # node id -> when it is anybody's again
         self.given: set[str] = set()                                    # kept nodes that this plan has used
         self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
         self.version = 0                                                # counts what was taken and claimed
-        self._choices: dict[str, dict[tuple[frozenset[int], int, int], tuple[tuple[str, ...], dict[Cell, int]]]] = {}
+        self._choices: dict[str, dict[tuple[frozenset[int], int, int], Choice]] = {}
+        self._places: dict[str, dict[frozenset[int], dict[str, int]]] = {}
         self._timelines: dict[str, Timeline] = {}
         self._kept_longest = -1
         self._views: dict[object, View] = {}
@@ -106,14 +117,29 @@ class Ledger:
                     found[domain] = sorted(found[domain] + left) if domain in found else left
         return found
 
-    def choice(self, name: str, target: Target, size: int) -> tuple[tuple[str, ...], dict[Cell, int]]:
-        """The nodes that a gang of this kind and size would get on a fabric, and their cells; () when it does not fit."""
-        known = self._choices.setdefault(name, {})
+    def choice(self, name: str, target: Target, size: int) -> Choice:
+        """Made once per kind and size, until something is taken there."""
+        known = self._choices.get(name)
+        if known is None:
+            known = self._choices[name] = {}
         key = (target.shapes, size, target.fabric_size)
-        if key not in known:
+        found = known.get(key)
+        if found is None:
             nodes = choose(self.free(name, target.shapes), size, target.fabric_size)
-            known[key] = (nodes, self.cells_of(name, nodes))
-        return known[key]
+            found = known[key] = Choice(nodes, self.cells_of(name, nodes))
+        return found
+
+    def places(self, name: str, target: Target) -> dict[str, int]:
+        """Free nodes of a fabric by place: NVLink domains when blocks are wanted, else the whole. The caller's to change."""
+        if target.fabric_size <= 1:
+            return {"": target.counts[name]}
+        known = self._places.setdefault(name, {})
+        found = known.get(target.shapes)
+        if found is None:
+            found = known[target.shapes] = {}
+            for domain, ids in self.free(name, target.shapes).items():
+                found[domain.nvlink] = found.get(domain.nvlink, 0) + len(ids)
+        return dict(found)
 
     def timeline(self, name: str) -> Timeline:
         """What comes back when on a fabric, soonest first: the fleet's holds and this plan's own starts; overdue ones at a new end."""
@@ -132,14 +158,14 @@ class Ledger:
         now, grown, added = self.now_ms, self.grown.get(fabric.name, {}), self.added.get(fabric.name, ())
         late = bisect_left(fabric.releases, (now + 1, ""))
         if not late and not grown and not added:
-            return [(end_ms, who, fabric.parts[who]) for end_ms, who in fabric.releases]
-        line: Timeline = [(end_ms, who, fabric.parts[who]) for end_ms, who in fabric.releases[late:] if who not in grown]
+            return [(end_ms, who, fabric.parts[who], None) for end_ms, who in fabric.releases]
+        line: Timeline = [(end_ms, who, fabric.parts[who], None) for end_ms, who in fabric.releases[late:] if who not in grown]
         for end_ms, who in fabric.releases[:late]:
             hold = self.index.holds.get(who)
             if who not in grown:
-                line.append((now + remaining_ms(now, now if hold is None else hold.since_ms, end_ms), who, fabric.parts[who]))
-        line += [(end_ms, node_id, fabric.parts[node_id]) for node_id, end_ms in grown.items()]
-        line += [(end_ms, "", back) for end_ms, back in added]
+                line.append((now + remaining_ms(now, now if hold is None else hold.since_ms, end_ms), who, fabric.parts[who], None))
+        line += [(end_ms, node_id, fabric.parts[node_id], None) for node_id, end_ms in grown.items()]
+        line += [(end_ms, "", back, ids) for end_ms, back, ids in added]
         line.sort(key=lambda entry: entry[:2])
         return line
 
@@ -148,18 +174,24 @@ class Ledger:
         fabric = self.index.fabrics[name]
         self.version += 1
         self._choices.pop(name, None)
+        self._places.pop(name, None)
         self._timelines.pop(name, None)
         gone = self.taken.setdefault(name, set())
         back: dict[Cell, int] = {}
-        for node_id in node_ids:
-            gone.add(node_id)
+        fresh: dict[int, int] = {}
+        ids = tuple(node_ids)
+        for node_id in ids:
+            if node_id not in gone:
+                gone.add(node_id)
+                shape = fabric.cells[node_id].shape
+                fresh[shape] = fresh.get(shape, 0) + 1
             if node_id in self.kept_until and end_ms is not None:
                 self.given.add(node_id)
             cell = fabric.cells[node_id]
             back[cell] = back.get(cell, 0) + 1
         if end_ms is not None:
-            self.added.setdefault(name, []).append((end_ms, back))
-        self._recount(name, {cell.shape for cell in back})
+            self.added.setdefault(name, []).append((end_ms, back, ids))
+        self._recount(name, fresh)
 
     def cells_of(self, name: str, node_ids: Iterable[str]) -> dict[Cell, int]:
         """How many of these nodes are in which cell."""
@@ -217,15 +249,20 @@ class Ledger:
             total = self._total(fabric, shapes, fabric_size)
             if total:
                 totals[name] = total
-                counts[name] = self._count(name, shapes, fabric_size)
+                counts[name] = self.count(name, shapes, fabric_size)
         return Target(option, shapes, fabric_size, counts, totals)
 
     def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
         if fabric_size <= 1:
             return sum(fabric.sizes.get(shape, 0) for shape in shapes)
-        return whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
+        known = fabric.memo.get((shapes, fabric_size))
+        if known is None:
+            known = whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
+            fabric.memo[shapes, fabric_size] = known
+        return known
 
-    def _count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
+    def count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
+        """Free nodes of the shapes on a fabric, in whole blocks."""
         fabric = self.index.fabrics[name]
         gone = self.taken.get(name)
         if fabric_size > 1:
@@ -240,12 +277,16 @@ class Ledger:
     def _was_free(fabric: Fabric, node_id: str) -> bool:
         return node_id not in fabric.holder and node_id not in fabric.shares and fabric.nodes[node_id].state is NodeState.UP
 
-    def _recount(self, name: str, shapes: set[int]) -> None:
+    def _recount(self, name: str, fresh: dict[int, int]) -> None:
         for view in self._views.values():
             stale = False
             for target in view.targets:
-                if name in target.counts and not shapes.isdisjoint(target.shapes):
-                    target.counts[name] = self._count(name, target.shapes, target.fabric_size)
+                fewer = sum(count for shape, count in fresh.items() if shape in target.shapes)
+                if fewer and name in target.counts:
+                    if target.fabric_size <= 1:
+                        target.counts[name] -= fewer
+                    else:
+                        target.counts[name] = self.count(name, target.shapes, target.fabric_size)
                     target.ranked = []
                     stale = True
             if stale:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from phalanx.model.plan import Request, Start
 from phalanx.scheduler.choose import choose
-from phalanx.scheduler.index import Cell, Domain
-from phalanx.scheduler.ledger import Ledger, Target
+from phalanx.scheduler.index import Domain
+from phalanx.scheduler.ledger import Choice, Ledger, Target
 from phalanx.scheduler.reserve import Claim
 
 
@@ -21,13 +21,16 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
         if special:
             names = sorted({*names, *(n for n in special if n in target.totals)}, key=lambda n: (target.counts[n], n))
         for name in names:
+            if name in special:
+                choice = _special_choice(ledger, request, target, name, special[name])
+            else:
+                choice = ledger.choice(name, target, request.size)
+            nodes, cells = choice.nodes, choice.cells
+            if not nodes or end_ms >= choice.refused_ms:
+                continue
             here = [claim for claim in claims if claim.fabric == name]
-            if any(claim.refuses(target, request.size, end_ms) for claim in here):
-                continue
-            nodes, cells = _nodes_on(ledger, request, target, name, special.get(name))
-            if not nodes:
-                continue
             if not all(claim.allows(cells, end_ms) for claim in here):
+                choice.refused_ms = end_ms
                 continue
             for claim in here:
                 claim.book(cells, end_ms)
@@ -35,11 +38,17 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
             ledger.starters.setdefault(name, []).append(request.request_id)
             return Start(request.request_id, nodes, name, target.option.gpu_type, target.option.gpus)
     if not special:
-        # What is free only shrinks and claims only grow while a plan is made. But what a claim for blocks allows depends on which
-        # nodes are chosen, so with such a claim the refusal holds only until the next start.
-        version = -1 if all(claim.target.fabric_size <= 1 for claim in claims) else ledger.version
-        view.refused.append((request.size, end_ms, version))
+        # What is free only shrinks and claims only grow while a plan is made. But where it matters to a claim which nodes are chosen
+        # (blocks, or one of several shapes), the refusal holds only until the next start.
+        lasting = all(_blind(claim, target) for claim in claims for target in view.targets)
+        view.refused.append((request.size, end_ms, -1 if lasting else ledger.version))
     return None
+
+
+def _blind(claim: Claim, target: Target) -> bool:
+    """The claim counts every node of the target alike, or none."""
+    alike = target.shapes <= claim.target.shapes or target.shapes.isdisjoint(claim.target.shapes)
+    return claim.target.fabric_size <= 1 and alike
 
 
 # Per fabric: nodes the request must not use, and nodes beyond the free ones that it may.
@@ -56,11 +65,7 @@ def _special(ledger: Ledger, request: Request, end_ms: int) -> _Special:
     return found
 
 
-def _nodes_on(
-    ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]] | None
-) -> tuple[tuple[str, ...], dict[Cell, int]]:
-    if special is None:
-        return ledger.choice(name, target, request.size)
+def _special_choice(ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]]) -> Choice:
     refused, extra = special
     free: dict[Domain, list[str]] = {d: [i for i in ids if i not in refused] for d, ids in ledger.free(name, target.shapes).items()}
     cells = ledger.index.fabrics[name].cells
@@ -68,4 +73,4 @@ def _nodes_on(
         if cells[node_id].shape in target.shapes and node_id not in refused:
             free[cells[node_id].domain] = sorted((*free.get(cells[node_id].domain, ()), node_id))
     nodes = choose({domain: ids for domain, ids in free.items() if ids}, request.size, request.fabric_size)
-    return nodes, ledger.cells_of(name, nodes)
+    return Choice(nodes, ledger.cells_of(name, nodes))

@@ -148,7 +148,7 @@ class _Run:
         if request.not_before_ms > self.now:
             numbers: tuple[tuple[str, Number], ...] = (("attempt", request.attempt), ("until_ms", request.not_before_ms))
             return Reason(ReasonCode.BACKOFF, numbers, request.not_before_ms)
-        if self.snapshot.offers:
+        if self.snapshot.offers and request.size % request.fabric_size == 0:
             return None
         key = (id(self.ledger.view(request)), request.size)
         if key not in self._never:

@@ -38,16 +38,6 @@ class Quotas:
                 return _over(request, request.workspace, together, limit, quota.cohort)
         return None
 
-    def never(self, request: Request) -> bool:
-        """Larger than the quota with all that could be borrowed: it will not start however long it waits."""
-        quota = self._quotas.get(request.workspace)
-        if quota is None or not request.ask.whole:
-            return False
-        most = self._cohort_limit[quota.cohort] if quota.cohort else quota.nodes
-        if quota.cohort and quota.borrow is not None:
-            most = min(most, quota.nodes + quota.borrow)
-        return request.size > most
-
     def take(self, request: Request) -> None:
         """Count a start."""
         if request.ask.whole:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from phalanx.model.fleet import NodeState
 from phalanx.model.plan import Request
 from phalanx.scheduler.index import NEVER, Cell, Fabric
 from phalanx.scheduler.ledger import Ledger, Target
@@ -23,12 +24,6 @@ class Claim:
     need: int
     target: Target
     there: dict[str, int]
-
-    def refuses(self, target: Target, size: int, end_ms: int) -> bool:
-        """A quick no, before node ids are chosen: every node of the target is one that the claim counts on, and it can't spare so many."""
-        if end_ms <= self.start_ms or not target.shapes <= self.target.shapes:
-            return False
-        return sum(self.there.values()) - size < self.need
 
     def allows(self, cells: dict[Cell, int], end_ms: int) -> bool:
         """Would the date still hold if nodes of these cells were busy until `end_ms`?"""
@@ -82,35 +77,40 @@ def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earl
     gone = sum(c.need for c in earlier)
     excluded = excluded_on(ledger, request, name)
     need = request.size + gone
-    start = ledger.now_ms if blocks(there, size) >= need else None
-    for end_ms, who, back in ledger.timeline(name):
+    have = blocks(there, size)
+    start = ledger.now_ms if have >= need else None
+    for end_ms, who, back, ids in ledger.timeline(name):
         if start is not None and end_ms > start:
             break
         if end_ms > limit or end_ms >= NEVER:
             return None
-        for cell, count in (back_without(ledger, fabric, who, excluded) if excluded and who else back).items():
+        for cell, count in (back_without(ledger, fabric, who, back, ids, excluded) if excluded else back).items():
             if cell.shape in target.shapes:
-                place = place_of(cell, size)
-                there[place] = there.get(place, 0) + count
-        if start is None and blocks(there, size) >= need:
+                if size <= 1:
+                    have += count
+                    continue
+                place = cell.domain.nvlink
+                before = there.get(place, 0)
+                there[place] = before + count
+                have += ((before + count) // size - before // size) * size if place else 0
+        if start is None and have >= need:
             start = end_ms
     if start is None:
         return None
-    for _ in range(gone):
-        fullest = max(there, key=lambda place: (there[place], place))
-        there[fullest] -= 1
+    if size <= 1:
+        there[""] = have
+    for place in sorted(there, key=lambda place: (-there[place], place)):      # what earlier claims need is gone, fullest places first
+        gone -= (take := min(gone, max(0, there[place])))
+        there[place] -= take
     return Claim(request.request_id, name, start, request.size, target, there)
 
 
 def places(ledger: Ledger, request: Request, target: Target, name: str) -> dict[str, int]:
     """The free nodes of a fabric that the request may use, by place: what is kept for it counts, what it excludes doesn't."""
     fabric = ledger.index.fabrics[name]
-    there: dict[str, int] = {}
-    if target.fabric_size <= 1:
-        there[""] = target.counts[name]
-    else:
-        for domain, ids in ledger.free(name, target.shapes).items():
-            there[domain.nvlink] = there.get(domain.nvlink, 0) + len(ids)
+    there = ledger.places(name, target)
+    if not request.excluded_nodes and request.request_id not in ledger.kept:
+        return there
     kept = [(n, 1) for n in ledger.kept.get(request.request_id, ()) if n not in ledger.given and n not in request.excluded_nodes]
     for node_id, change in (*kept, *((n, -1) for n in excluded_on(ledger, request, name) if ledger.is_free(n))):
         if ledger.index.home[node_id] == name and fabric.cells[node_id].shape in target.shapes:
@@ -126,11 +126,14 @@ def excluded_on(ledger: Ledger, request: Request, name: str) -> frozenset[str]:
     return frozenset(n for n in request.excluded_nodes if ledger.index.home.get(n) == name)
 
 
-def back_without(ledger: Ledger, fabric: Fabric, who: str, excluded: frozenset[str]) -> dict[Cell, int]:
-    """What comes back when a holder ends, less the excluded nodes."""
-    back = fabric.parts[who]
-    hold = ledger.index.holds.get(who)
-    lost = excluded.intersection((who,) if hold is None else hold.node_ids)
+def back_without(
+    ledger: Ledger, fabric: Fabric, who: str, back: dict[Cell, int], ids: tuple[str, ...] | None, excluded: frozenset[str]
+) -> dict[Cell, int]:
+    """What comes back when a holder ends, less the excluded nodes. `ids`: its nodes, None: those of the hold `who`."""
+    if ids is None:
+        hold = ledger.index.holds.get(who)
+        ids = (who,) if hold is None else hold.node_ids
+    lost = [n for n in excluded.intersection(ids) if fabric.nodes[n].state is NodeState.UP]
     if not lost:
         return back
     back = dict(back)

@@ -20,6 +20,9 @@ class Reasons:
         self.ledger = ledger
         self.claims = claims
         self._known: dict[tuple[int, int], Reason] = {}
+        self._plains: dict[int, dict[str, int]] = {}
+        self._aways: dict[int, dict[str, dict[str, int]]] = {}
+        self._totals: dict[int, tuple[int, int]] = {}
 
     def why(self, request: Request) -> Reason:
         """The dominant reason for a request that the fleet could run and that has not started."""
@@ -32,21 +35,24 @@ class Reasons:
 
     def _explain(self, request: Request) -> Reason:
         view = self.ledger.view(request)
-        best: tuple[tuple[int, int, str], Target] | None = None
+        special = bool(request.excluded_nodes) or request.request_id in self.ledger.kept
+        best: tuple[int, str, Target] | None = None
         for target in view.targets:
-            for name, count in target.counts.items():
-                entry = (-self._usable(request, target, name, count), -target.totals[name], name)
-                if best is None or entry < best[0]:
-                    best = (entry, target)
+            for count, name in target.fullest():
+                free = self._usable(request, target, name, count) if special else count
+                if best is None or free > best[0]:
+                    best = (free, name, target)
+                if not special:
+                    break
         if best is None:
             return Reason(ReasonCode.NO_CAPACITY, tuple(self._ask(request, 0)), None, Wish(WishKind.NODES_ADDED, request.size))
-        (minus_free, _, name), target = best
-        return self._dominant(request, target, name, -minus_free)
+        free, name, target = best
+        return self._dominant(request, target, name, free)
 
     def _dominant(self, request: Request, target: Target, name: str, free: int) -> Reason:
         network = name.rsplit("/", 1)[-1]
         more = Wish(WishKind.NODES_ADDED, request.size - free, network)
-        plain = {n: self._plain(target, n) for n in target.counts}
+        plain = self._plain(target)
         excluded = sum(1 for n in request.excluded_nodes if self.ledger.is_free(n))
         if not request.ask.whole:
             return self._no_room(request, target, name)
@@ -61,7 +67,7 @@ class Reasons:
         if count_here and free + count_here >= request.size:
             extra = [("retained", count_here), ("for", " and ".join(kept_here)), ("network", network)]
             return Reason(ReasonCode.RETAINED, (*self._ask(request, free), *extra), None, Wish(WishKind.RESERVATION_GONE, 0, kept_here[0]))
-        draining = self._draining(request, target)
+        draining = self._draining(request, target) if self._away_of(target) else None
         if draining is not None:
             return draining
         if sum(plain.values()) - excluded >= request.size and len(plain) > 1:
@@ -70,18 +76,17 @@ class Reasons:
         return self._held(request, target, name, free, more)
 
     def _held(self, request: Request, target: Target, name: str, free: int, more: Wish) -> Reason:
-        numbers = self._ask(request, sum(self._plain(target, n) for n in target.counts))
+        free_in_all = sum(self._plain(target).values())
+        numbers = self._ask(request, free_in_all)
         fabrics = [self.ledger.index.fabrics[n] for n in sorted(target.counts)]
-        total = sum(n for f in fabrics for cell, n in f.total.items() if cell.shape in target.shapes)
+        total, shared = self._sizes(target, fabrics)
         away: dict[str, int] = {}
-        shared = 0
-        for fabric in fabrics:
-            for state, count in _away(fabric, target).items():
+        for states in self._away_of(target).values():
+            for state, count in states.items():
                 away[state] = away.get(state, 0) + count
-            shared += sum(1 for n in fabric.shares if fabric.cells[n].shape in target.shapes and n not in fabric.causes)
         excluded = sum(1 for n in request.excluded_nodes if self.ledger.is_free(n))
         kept = sum(len(ids) for owner, ids in self.ledger.kept.items() if owner != request.request_id)
-        held = total - sum(self._plain(target, n) for n in target.counts) - sum(away.values()) - shared - kept
+        held = total - free_in_all - sum(away.values()) - shared - kept
         holders, wish = self._holders(target, sorted(fabrics, key=lambda f: (f.name != name, f.name)), request.size - free)
         for label, count in (("held", held), ("shared", shared), ("retained", kept), ("excluded", excluded), *sorted(away.items())):
             if count > 0:
@@ -124,10 +129,9 @@ class Reasons:
     def _draining(self, request: Request, target: Target) -> Reason | None:
         """Some fabric would have room if its nodes were all in service."""
         best: tuple[int, str, int, dict[str, int]] | None = None
-        for name, count in target.counts.items():
-            away = _away(self.ledger.index.fabrics[name], target)
-            free = self._usable(request, target, name, count)
-            if away and free + sum(away.values()) >= request.size:
+        for name, away in self._away_of(target).items():
+            free = self._usable(request, target, name, target.counts[name])
+            if free + sum(away.values()) >= request.size:
                 entry = (-free, name, free, away)
                 if best is None or entry[:2] < best[:2]:
                     best = entry
@@ -171,18 +175,35 @@ class Reasons:
         mine = sum(1 for n in self.ledger.kept.get(request.request_id, ()) if home[n] == name)
         return count + mine - sum(1 for n in request.excluded_nodes if home.get(n) == name and self.ledger.is_free(n))
 
-    def _plain(self, target: Target, name: str) -> int:
-        """Free nodes without regard to blocks."""
+    def _plain(self, target: Target) -> dict[str, int]:
+        """Free nodes by fabric, without regard to blocks."""
         if target.fabric_size <= 1:
-            return target.counts[name]
-        return sum(len(ids) for ids in self.ledger.free(name, target.shapes).values())
+            return target.counts
+        if id(target) not in self._plains:
+            self._plains[id(target)] = {name: self.ledger.count(name, target.shapes, 1) for name in target.counts}
+        return self._plains[id(target)]
+
+    def _away_of(self, target: Target) -> dict[str, dict[str, int]]:
+        """Nodes out of service, by fabric and state; only fabrics that have some."""
+        if id(target) not in self._aways:
+            found = {name: _away(self.ledger.index.fabrics[name], target) for name in sorted(target.counts)}
+            self._aways[id(target)] = {name: states for name, states in found.items() if states}
+        return self._aways[id(target)]
+
+    def _sizes(self, target: Target, fabrics: list[Fabric]) -> tuple[int, int]:
+        """Nodes of the shapes, and those of them that are shared."""
+        if id(target) not in self._totals:
+            total = sum(f.sizes.get(shape, 0) for f in fabrics for shape in target.shapes)
+            shared = sum(1 for f in fabrics for n in f.shares if f.cells[n].shape in target.shapes and n not in f.causes)
+            self._totals[id(target)] = (total, shared)
+        return self._totals[id(target)]
 
 
 def never(ledger: Ledger, request: Request) -> Reason | None:
     """The refusal when no fabric could hold it even when empty. Reads totals; the nodes only when it comes to the sentence."""
     totals = [total for target in ledger.view(request).targets for total in target.totals.values()]
     enough = request.size if request.ask.whole else 1
-    if max(totals, default=0) >= enough:
+    if max(totals, default=0) >= enough and request.size % request.fabric_size == 0:
         return None
     return can_ever_fit(request, ledger.index.all_nodes())
 

@@ -248,7 +248,8 @@ class Agents(AgentsBase):
                 if report.oom_killed and report.memory_limit_mib:
                     sentence = f"limit {report.memory_limit_mib} MiB, peak {report.memory_peak_mib} MiB"
                 at_ms = session.server_time_ms(report.boottime_ms) if session.clock_offset_ms else self._server.now_ms()
-                return ev.Exited(report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started)
+                return ev.Exited(
+                    report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started, report.unseen)
             case pb.Released():
                 return ev.Released(report.rank, report.remains)
         return None

@@ -89,7 +89,8 @@ class Calls:
             items.append(item)
         call.num_inputs += len(items)
         unit.put(call)
-        unit.after(lambda: self._work_arrived(call.function_id))
+        self._wake_clusters(call.function_id)       # at once: their leases are later units, on disk with this one and never before it
+        unit.after(self._server.planning.soon)
         return items
 
     def finish_inputs(self, unit: Unit, call: Call) -> None:
@@ -214,9 +215,12 @@ class Calls:
             unit.put(call)
 
     def _work_arrived(self, function_id: str) -> None:
+        self._wake_clusters(function_id)
+        self._server.planning.soon()
+
+    def _wake_clusters(self, function_id: str) -> None:
         for number in self._server.gangs.pool(function_id).gangs:
             self._server.topics.wake(("gang", number))
-        self._server.planning.soon()
 
 
 def result_of(failure: Failure, status: str) -> bytes:

@@ -59,6 +59,7 @@ class Containers:
         A batched function takes up to `most`, and waits up to `linger_s` for them once there is one. Raises MustLeave when there
         will be none.
         """
+        await self._came_so_far(assignment, rank)
         if not await self._wait_for_inputs(assignment, rank, 1, timeout_s):
             return []
         if most > 1 and linger_s > 0:
@@ -67,6 +68,12 @@ class Containers:
         while len(attempts) < most and (attempt := self._server.gangs.next_for(unit, assignment, rank)) is not None:
             attempts.append(attempt)
         return attempts
+
+    async def _came_so_far(self, assignment: int, rank: int) -> None:
+        """Its first question says that the container is through import and @enter."""
+        gang = self._server.gangs.running.get(assignment)
+        if gang is not None and gang.members[rank].state == MemberState.IMPORTING:
+            await self._server.act(lambda unit: self._server.gangs.dispatch(unit, assignment, ev.AsksForInputs(rank)))
 
     async def _wait_for_inputs(self, assignment: int, rank: int, count: int, timeout_s: float) -> bool:
         """Are there so many for this rank, now or before the time-out?"""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from phalanx.core.gang import Gang
 from phalanx.model.app import App
-from phalanx.model.cluster import Phase
+from phalanx.model.cluster import MemberState, Phase
+from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Request
 from phalanx.model.work import Function, Input
 from phalanx.scheduler import autoscale
@@ -20,13 +21,18 @@ from phalanx.server.snapshot import request_of
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
-MOST_REQUESTS = 64   # of one function in one plan: a map of 100,000 inputs need not ask for all its containers at once
+MOST_REQUESTS = 64       # of one function in one plan: a map of 100,000 inputs need not ask for all its containers at once
+STARTS_PER_CORE = 2      # containers of plain functions that start at once: a start is 0.4 s of one core (protocol.md), and more of them
+                         # at once only make each slower, while those that run already take the inputs
+
+BEFORE_RUNNING = (MemberState.PREPARING, MemberState.PREPARED, MemberState.STARTING, MemberState.HELLO, MemberState.IMPORTING)
 
 
 @dataclass
 class Demand:
     """Of the whole fleet at one moment."""
 
+    room_to_start: int = 0                                  # more containers of plain functions that may start now
     requests: dict[str, Request] = field(default_factory=dict)
     surplus: list[int] = field(default_factory=list)        # assignments that are needed no more
     next_look_ms: int | None = None                         # when an idle cluster's window ends, if nothing else happens
@@ -34,7 +40,7 @@ class Demand:
 
 def demand(server: Server, durations: Durations) -> Demand:
     """Every pool's wish, from its inputs, its settings and what it has."""
-    made = Demand()
+    made = Demand(room_to_start=_room_to_start(server))
     for function_id, pool in server.gangs.pools.items():
         function = server.world[Function].get(function_id)
         app = server.world[App].get(function.app_id) if function is not None else None
@@ -54,7 +60,24 @@ def _of_pool(server: Server, function: Function, pool: Pool, durations: Duration
     if look is not None and look > now:
         made.next_look_ms = min(look, made.next_look_ms or look)
     for request in _requests(function, pool, ready, wish, durations, now):
+        if not function.clustered:
+            if made.room_to_start <= 0:
+                return      # the next that runs makes the planner look again
+            made.room_to_start -= 1
         made.requests[request.request_id] = request
+
+
+def _room_to_start(server: Server) -> int:
+    """By the cores of the machines: virtual nodes of one agent share theirs."""
+    cores: dict[str, int] = {}
+    for node in server.world[NodeRecord].values():
+        if server.agents.is_connected(node.node_id):
+            shared = cores.get(node.agent_id, 0)
+            cores[node.agent_id] = max(shared, node.cpu_milli) if node.simulated else shared + node.cpu_milli
+    starting = sum(
+        any(m.state in BEFORE_RUNNING for m in gang.members) for gang in server.gangs.running.values() if not gang.assignment.clustered
+    )
+    return max(STARTS_PER_CORE * sum(cores.values()) // 1000, 1) - starting
 
 
 def _requests(function: Function, pool: Pool, ready: list[Input], wish: Wanted, durations: Durations, now: int) -> list[Request]:

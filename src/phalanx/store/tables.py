@@ -38,6 +38,17 @@ class Records:
             values[name] = _typed(self._hints[name], json.loads(values[name]))
         return self.record_class(**values)
 
+    def default(self, name: str) -> Any:
+        """A column's value for a record that was written before the field was there. KeyError when the class knows none."""
+        field = next(f for f in dataclasses.fields(self.record_class) if f.name == name)
+        if field.default is not dataclasses.MISSING:
+            value = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        else:
+            raise KeyError(name)
+        return json.dumps(value, default=_plain, separators=(",", ":")) if name in self._as_json else value
+
     def key_of(self, record: Any) -> tuple[Any, ...]:
         return tuple(getattr(record, name) for name in self.key)
 
