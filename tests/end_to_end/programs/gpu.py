@@ -46,7 +46,8 @@ def facts():
         "torch": torch.__version__, "available": torch.cuda.is_available(), "devices": torch.cuda.device_count(),
         "name": torch.cuda.get_device_name(0), "right": right, "tflops": round(10 * 2 * 8192**3 / start.elapsed_time(end) / 1e9),
         "import_s": round(imported - began, 1), "nodes": sorted(n for n in os.listdir("/dev") if n.startswith("nvidia")),
-        "cards": cards(), "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH"),
+        "caps": os.listdir("/dev/nvidia-caps") if os.path.exists("/dev/nvidia-caps") else [], "cards": cards(),
+        "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH"),
         "loaded": sorted({line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line}),
     }
 
@@ -58,8 +59,16 @@ def alone():
 
 @app.function(gpu=KIND, timeout=600)
 def my_cards(seconds):
+    print("holding", flush=True)
     time.sleep(seconds)
     return cards()
+
+
+@app.function(timeout=600)
+def without():
+    import torch
+
+    return [torch.cuda.is_available(), sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))]
 
 
 @app.function(gpu=f"{KIND}:{COUNT}", timeout=600)
@@ -125,3 +134,13 @@ def after_a_kill():
 def side_by_side():
     calls = [my_cards.spawn(5) for _ in range(COUNT)]
     say("cards", [call.get() for call in calls])
+
+
+@app.local_entrypoint()
+def hold_one(seconds: int):
+    say("cards", my_cards.remote(seconds))
+
+
+@app.local_entrypoint()
+def none():
+    say("without", without.remote())
