@@ -46,10 +46,10 @@ def test_two_apps_with_sixteen_ranks_each_at_once(another: Callable[..., Any]) -
 @pytest.mark.parametrize("times", [8, pytest.param(200, marks=[pytest.mark.full, pytest.mark.timeout(1800)])])
 def test_clusters_one_after_the_other_leave_nothing(live: Live, times: int) -> None:
     """Each call gets a cluster of its own: no process, link, mount, cgroup, folder or open file more at the end than at the beginning."""
-    live.program("survive.py::one-after-the-other", "--times", "2")       # what is made once is there
+    live.program("survive.py::one_after_the_other", "--times", "2")       # what is made once is there
     live.wait_until_empty()
     before, files = live.traces(), {name: open_files(live.pid(name).pid) for name in ("server", "agent", "front")}
-    clusters = live.program("survive.py::one-after-the-other", "--times", str(times)).said["clusters"]
+    clusters = live.program("survive.py::one_after_the_other", "--times", str(times)).said["clusters"]
     assert [x for _, x in clusters] == list(range(times))
     assert len({cluster for cluster, _ in clusters}) == times
     live.wait_until_empty()

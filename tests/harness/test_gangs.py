@@ -166,13 +166,16 @@ def test_case_60_no_rank_imports_before_the_last_is_up(control_plane: ControlPla
     assert caller.result(call_id) == 0 and sorted(imported) == [0, 1, 2, 3]
 
 
-def test_case_8_a_refused_start_holds_nothing_and_is_tried_elsewhere(control_plane: ControlPlane, fleet: Any) -> None:
+def test_case_8_a_refused_start_holds_nothing_and_is_tried_elsewhere(
+    control_plane: ControlPlane, fleet: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     nodes = fleet(3)
     nodes.refuse = lambda p: pb.Refusal(code="disk", sentence="no space: need 10 GiB, have 1 GiB") if p.node_id == "node-0" else None
     caller = Caller(control_plane)
     assert caller.result(caller.call(caller.function(size=2, gpu=GPUS))) == 0
     ended = [a for a in control_plane.server.world[Assignment].values() if a.verdict and a.verdict.cause == "refused"]
     assert len(ended) == 1 and "10 GiB" in ended[0].verdict.sentence
+    assert caplog.text.count("10 GiB") == 1, "a refused start counts once, not once a rank"
     assert {m.node_id for m in members(control_plane) if m.state in MEANT_TO_RUN} == {"node-1", "node-2"}
 
 
