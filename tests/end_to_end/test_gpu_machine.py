@@ -46,6 +46,7 @@ def test_torch_computes_on_them_alone_and_in_a_cluster(machine):
     print(said)
     for seen, count in ((said["alone"], 1), (said["whole"], GPUS.count)):
         assert (seen["available"], seen["devices"], seen["right"], len(seen["cards"])) == (True, count, True, count)
+        assert seen["across"]           # a copy from the first card to the last
         assert seen["name"] == GPUS.cards[0].model
         assert seen["caps"] == []       # who may divide the cards is the machine owner's to say
     assert (said["whole"]["rank"], len(said["whole"]["ips"])) == (0, 1)

@@ -33,6 +33,7 @@ def facts():
     imported = time.monotonic()
     a = torch.arange(512 * 512, dtype=torch.float32).reshape(512, 512) / (512 * 512)
     right = bool(torch.allclose((a.cuda() @ a.cuda()).cpu(), a @ a, rtol=1e-3))
+    across = bool((torch.arange(1 << 20, device="cuda:0").to(f"cuda:{torch.cuda.device_count() - 1}").cpu() == torch.arange(1 << 20)).all())
     x = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     for _ in range(3):
         x @ x
@@ -43,7 +44,7 @@ def facts():
     end.record()
     torch.cuda.synchronize()
     return {
-        "torch": torch.__version__, "available": torch.cuda.is_available(), "devices": torch.cuda.device_count(),
+        "torch": torch.__version__, "available": torch.cuda.is_available(), "devices": torch.cuda.device_count(), "across": across,
         "name": torch.cuda.get_device_name(0), "right": right, "tflops": round(10 * 2 * 8192**3 / start.elapsed_time(end) / 1e9),
         "import_s": round(imported - began, 1), "nodes": sorted(n for n in os.listdir("/dev") if n.startswith("nvidia")),
         "caps": os.listdir("/dev/nvidia-caps") if os.path.exists("/dev/nvidia-caps") else [], "cards": cards(),
