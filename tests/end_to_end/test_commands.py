@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.live import NEWEST, PROGRAMS, Live, line_with
+from tests.end_to_end.live import NEWEST, PROGRAMS, Live
 from tests.harness.clients import OLDER_CLIENTS
 from tests.harness.waiting import until
 
@@ -67,11 +67,9 @@ def test_a_detached_app_goes_on_without_its_client(live: Live, version: str) -> 
 @EVERY_CLIENT
 def test_ctrl_c_ends_the_program_and_its_containers(live: Live, version: str) -> None:
     with live.running("run", f"{PROGRAMS / 'long.py'}::main", version=version) as client:
-        line_with(client, "trains")
-        line_with(client, "trains")
+        client.wait_for("trains", times=2)
         assert len(live.containers("train_long")) == 2
-        client.send_signal(signal.SIGINT)
-        rest, _ = client.communicate(timeout=120)
-        assert client.returncode == 0, rest
-    assert {f"rank {rank} was interrupted" for rank in (0, 1)} <= set(rest.splitlines())
+        client.process.send_signal(signal.SIGINT)
+        assert client.finish() == 0, client.lines
+    assert {f"rank {rank} was interrupted" for rank in (0, 1)} <= set(client.lines)
     until(lambda: not live.containers("train_long"))

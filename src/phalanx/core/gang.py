@@ -65,6 +65,11 @@ class Gang:
         """Does the autoscaler count it as one of the function's clusters?"""
         return self.assignment.phase in (Phase.PREPARING, Phase.STARTING, Phase.RUNNING) and not self.assignment.draining
 
+    @property
+    def all_gone(self) -> bool:
+        """Is the end of every rank confirmed? Its verdict fell then."""
+        return all(member.state in (MemberState.EXITED, MemberState.RELEASED) for member in self.members)
+
     def must_leave(self, rank: int) -> bool:
         """Should a rank that asks for inputs get the kill switch?"""
         if self.assignment.phase in (Phase.ENDING, Phase.ENDED):
@@ -413,8 +418,7 @@ class Gang:
 
     @property
     def _verdict_fell(self) -> bool:
-        gone = (MemberState.EXITED, MemberState.RELEASED)
-        return self.assignment.phase == Phase.ENDING and all(m.state in gone for m in self.members)
+        return self.assignment.phase == Phase.ENDING and self.all_gone
 
     def _end_if_all_gone(self, now_ms: int) -> list[ev.Instruction]:
         """The verdict, once every member has a confirmed end; its outputs; and everything of the members may go."""

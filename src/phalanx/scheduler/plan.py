@@ -107,7 +107,7 @@ class _Run:
     def finish(self, order: list[Request]) -> Plan:
         """Reasons, forecasts and the plan."""
         self._second_look()
-        reasons = Reasons(self.ledger, self.claims)
+        reasons = Reasons(self.ledger, self.claims, self.blocked)
         forecasts = self.policy.forecasts
         promised = {claim.request_id: claim.start_ms for claim in self.claims}
         for request in self.blocked:

@@ -77,8 +77,7 @@ class Gangs:
 
     def app_is_quiet(self, app_id: str) -> bool:
         """Every rank of the app is confirmed gone; agents send the last log line before they say so."""
-        gone = (MemberState.EXITED, MemberState.RELEASED)
-        return all(member.state in gone for gang in self.of_app(app_id) for member in gang.members)
+        return all(gang.all_gone for gang in self.of_app(app_id))
 
     def authenticate(self, task_id: str, assignment: int, secret: str) -> tuple[str, int, int] | None:
         """Is this the shim of that task? Assignments that are over are not let in."""
@@ -94,11 +93,14 @@ class Gangs:
         gang = self.running.get(assignment)
         if gang is None:
             return False
+        gone_before = gang.all_gone
         instructions = gang.handle(event, self._server.now_ms())
         for record in gang.take_changed():
             unit.put(record)
         for instruction in instructions:
             self.carry_out(unit, gang, instruction)
+        if gang.all_gone and not gone_before:
+            self._ended(unit, gang)
         return True
 
     def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int) -> Gang:
@@ -133,8 +135,7 @@ class Gangs:
         room = gang.assignment.max_inputs - len(gang.open) if gang.takes_inputs else 0
         if room <= 0:
             return offered
-        ready = self.pool(gang.assignment.function_id).ready(self._server.world[Input], self._server.now_ms())
-        return offered + min(room, len(ready))
+        return offered + min(room, self.pool(gang.assignment.function_id).count_ready(self._server.now_ms()))
 
     def next_for(self, unit: Unit, assignment: int, rank: int) -> Attempt | None:
         """The next input for a rank, marked as fetched: one that the other ranks have, or a new one from the queue."""
@@ -148,7 +149,7 @@ class Gangs:
 
     def _deliver(self, unit: Unit, gang: Gang, rank: int) -> Attempt | None:
         pool = self.pool(gang.assignment.function_id)
-        ready = pool.ready(self._server.world[Input], self._server.now_ms())
+        ready = pool.ready(self._server.world[Input], self._server.now_ms(), most=1)
         if not ready:
             return None
         item = ready[0]
@@ -218,8 +219,6 @@ class Gangs:
                 unit.after(server.planning.soon)
             case ev.GangOver(dirty):
                 self._over(unit, gang, dirty)
-        if gang.assignment.phase == Phase.ENDING and isinstance(instruction, ev.Release):
-            self._ended(unit, gang)
 
     def _waker(self, topic: tuple[str, str]) -> Callable[[], None]:
         return lambda: self._server.topics.wake(topic)
