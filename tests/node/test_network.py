@@ -169,6 +169,7 @@ def test_two_control_planes_on_one_machine_are_apart(agent, server, tmp_path):
     finally:
         assert other.stop() == 0
         other_server.close()
+        Paths(other_state).run.rmdir()
 
 
 @on_crun
