@@ -14,7 +14,7 @@ import pytest
 
 from phalanx.node.gpus import find_gpus
 from tests.end_to_end.conftest import fleet
-from tests.end_to_end.live import PROGRAMS, Live, line_with
+from tests.end_to_end.live import PROGRAMS, Live
 
 GPUS = find_gpus()
 TORCH = importlib.util.find_spec("torch")
@@ -76,10 +76,10 @@ def test_plain_functions_side_by_side_have_cards_of_their_own(machine):
 def test_an_agent_that_was_killed_gives_nobody_a_card_that_is_in_use(machine):
     program = f"{PROGRAMS}/gpu.py::hold_one"
     with machine.running("run", program, "--seconds", "30", **HERE) as holder:
-        line_with(holder, "holding")
+        holder.wait_for("holding")
         machine.kill("agent")
         [other] = machine.program("gpu.py::hold_one", "--seconds", "0", **HERE).said["cards"]
-        [held] = json.loads(line_with(holder, "## cards").split(" ", 2)[2])
+        [held] = json.loads(holder.wait_for("## cards")[0].split(" ", 2)[2])
     assert held["uuid"] != other["uuid"]
 
 
