@@ -59,6 +59,9 @@ class Gangs:
         for item in world[Input].values():
             if item.state == InputState.PENDING:
                 self.pool(item.function_id).add(item)
+                delay_ms = item.not_before_ms - self._server.now_ms()
+                if delay_ms > 0:
+                    self._server.calls.look_later(item.function_id, delay_ms + 1)
 
     def forget(self, app_ids: set[str]) -> None:
         """Their rows are gone."""
@@ -245,6 +248,7 @@ class Gangs:
                 self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id, attempt.attempt)
             elif 0 in attempt.results:
                 self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id, attempt.attempt)
+
     def _running(self, gang: Gang) -> None:
         pool = self.pool(gang.assignment.function_id)
         pool.failed_starts = pool.not_before_ms = 0
