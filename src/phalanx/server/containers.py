@@ -59,7 +59,7 @@ class Containers:
         A batched function takes up to `most`, and waits up to `linger_s` for them once there is one. Raises MustLeave when there
         will be none.
         """
-        await self._came_so_far(assignment, rank)
+        self._came_so_far(assignment, rank)
         if not await self._wait_for_inputs(assignment, rank, 1, timeout_s):
             return []
         if most > 1 and linger_s > 0:
@@ -69,11 +69,11 @@ class Containers:
             attempts.append(attempt)
         return attempts
 
-    async def _came_so_far(self, assignment: int, rank: int) -> None:
-        """Its first question says that the container is through import and @enter."""
+    def _came_so_far(self, assignment: int, rank: int) -> None:
+        """Its first question says that the container is through import and @enter. Nobody waits for the disk: it asks again."""
         gang = self._server.gangs.running.get(assignment)
-        if gang is not None and gang.members[rank].state == MemberState.IMPORTING:
-            await self._server.act(lambda unit: self._server.gangs.dispatch(unit, assignment, ev.AsksForInputs(rank)))
+        if gang is not None and gang.is_beginning(rank):
+            self._server.act(lambda unit: self._server.gangs.dispatch(unit, assignment, ev.AsksForInputs(rank)))
 
     async def _wait_for_inputs(self, assignment: int, rank: int, count: int, timeout_s: float) -> bool:
         """Are there so many for this rank, now or before the time-out?"""

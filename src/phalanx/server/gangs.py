@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang, GangPolicy
 from phalanx.model.app import App
-from phalanx.model.cluster import Assignment, Attempt, Cause, Member, MemberState, Phase
+from phalanx.model.cluster import Assignment, Attempt, Cause, Member, Phase
 from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Start
 from phalanx.model.work import Function, Input, InputState
@@ -239,7 +239,7 @@ class Gangs:
             self._arm(number, "linger", self._policy.linger_ms)
         if gang.assignment.draining and not gang.open:
             self._arm(number, "drain", self._policy.grace_ms)
-        if gang.assignment.phase == Phase.RUNNING and any(m.state == MemberState.IMPORTING for m in gang.members):
+        if gang.assignment.phase == Phase.RUNNING and any(gang.is_beginning(m.rank) for m in gang.members):
             self._arm(number, "startup", gang.assignment.startup_timeout_ms)
         for attempt in gang.open:
             if attempt.fetched and gang.assignment.timeout_ms:
