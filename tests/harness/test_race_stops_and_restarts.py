@@ -118,3 +118,50 @@ def test_a_cancelled_call_waits_for_nodes_no_more(control_plane: ControlPlane, f
     waits = until(lambda: [request.request_id for request, _ in planning.waiting()])
     caller.cancel(call_id)
     until(lambda: not [request for request, _ in planning.waiting() if request.request_id in waits], timeout_s=5)
+
+
+def test_a_container_adds_data_only_to_the_call_it_works_on(control_plane: ControlPlane, fleet: Any) -> None:
+    """Its own by name, and by the token of its input; another's, or one that is not there, is dropped."""
+    nodes = fleet(1)
+    caller = Caller(control_plane)
+    request = api_pb2.FunctionMapRequest(function_id=caller.function("foreign"), function_call_type=api_pb2.FUNCTION_CALL_TYPE_MAP)
+    foreign = control_plane.rpc("FunctionMap", request).function_call_id
+
+    async def generate(rank: FakeRank, item: Any) -> str:
+        for index, names in enumerate(({"function_call_id": foreign}, {"attempt_token": "in-none"}, {"attempt_token": item.input_id}), 1):
+            chunk = api_pb2.DataChunk(index=index, data=b"data")
+            await rank.rpc("FunctionCallPutDataOut", api_pb2.FunctionCallPutDataRequest(data_chunks=[chunk], **names))
+        return "done"
+
+    nodes.program = generate
+    call_id = caller.call(caller.function())
+    assert caller.result(call_id) == "done"
+    calls = control_plane.server.calls
+    assert calls.chunks_after(foreign, 0) == []
+    assert [chunk.index for chunk in calls.chunks_after(call_id, 0)] == [3]
+
+
+def test_a_lost_node_comes_back_while_its_cluster_still_ends_and_is_told_to_clean_up(control_plane: ControlPlane, fleet: Any) -> None:
+    nodes = fleet(2)
+    nodes.deaf_to_stop = True
+    nodes.program = work_on
+    caller = Caller(control_plane)
+    caller.call(caller.function(size=2, gpu=GPUS))
+    until(lambda: len(nodes.ran) == 2)
+    gangs = control_plane.server.gangs
+    number = next(iter(gangs.running))
+    control_plane.change(gangs.dispatch, number, ev.NodeLost(1, "node-1 was away"))
+    control_plane.change(gangs.dispatch, number, ev.Exited(0, control_plane.server.now_ms(), signal=9))
+    until(lambda: {(r.assignment, r.rank) for r in nodes.starts("release")} == {(number, 0), (number, 1)}, timeout_s=5)
+
+
+def test_a_request_that_can_not_be_committed_ends_the_process(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is ahead of the store then: going on would answer from what a restart takes back."""
+    ended: list[int] = []
+    monkeypatch.setattr("phalanx.server.server.os._exit", ended.append)
+    caller = Caller(control_plane)
+    control_plane.server.database._failed = OSError("disk full")
+    with pytest.raises(GRPCError):
+        caller.plane.rpc("AppCreate", api_pb2.AppCreateRequest(description="lost", app_state=api_pb2.APP_STATE_EPHEMERAL))
+    until(lambda: ended)
+    control_plane.bugs.clear()

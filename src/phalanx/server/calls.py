@@ -112,8 +112,8 @@ class Calls:
 
     def chunks_after(self, call_id: str, index: int) -> list[Chunk]:
         last = self._chunks.get(call_id, 0)
-        chunks: list[Chunk] = [self._server.world[Chunk][(call_id, at)] for at in range(index + 1, last + 1)]
-        return chunks
+        chunks = self._server.world[Chunk]
+        return [chunks[call_id, at] for at in range(index + 1, last + 1) if (call_id, at) in chunks]
 
     def add_chunks(self, unit: Unit, call_id: str, chunks: list[tuple[int, bytes]]) -> None:
         """A generator's data, numbered from 1; what is there already is not added again."""
