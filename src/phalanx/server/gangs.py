@@ -63,9 +63,10 @@ class Gangs:
                 if delay_ms > 0:
                     self._server.calls.look_later(item.function_id, delay_ms + 1)
 
-    def forget(self, app_ids: set[str]) -> None:
-        """Their rows are gone."""
-        self.by_task = {task_id: member for task_id, member in self.by_task.items() if member.app_id not in app_ids}
+    def forget(self) -> None:
+        """Rows of members and functions are gone."""
+        members = self._server.world[Member]
+        self.by_task = {task_id: member for task_id, member in self.by_task.items() if (member.assignment, member.rank) in members}
         self.pools = {f: pool for f, pool in self.pools.items() if f in self._server.world[Function]}
 
     # ------------------------------------------------------------ what others ask
