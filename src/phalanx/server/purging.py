@@ -35,15 +35,18 @@ class Purging:
         """Delete what nobody will ask for any more."""
         now = self._server.now_ms()
         world = self._server.world
-        for kept in [k for k in world[KeptAnswer].values() if k.created_ms < now - KEEP_ANSWERS_MS]:
-            unit.delete(kept)
+        for answer in [k for k in world[KeptAnswer].values() if k.created_ms < now - KEEP_ANSWERS_MS]:
+            unit.delete(answer)
         before = now - self._keep_ms
         old = {app.app_id for app in world[App].values() if app.drained and 0 < app.stopped_ms < before}
         calls = {call.call_id for call in world[Call].values() if call.app_id in old or self._is_old(call, before)}
-        ended = {a.assignment for a in world[Assignment].values() if a.app_id in old or 0 < a.ended_ms < before}
+        ended = {a.assignment for a in world[Assignment].values() if a.app_id in old or (0 < a.ended_ms < before and not self._wrote(a))}
         doomed = [record for kind in (AppVersion, Class, Function) for record in world[kind].values() if record.app_id in old]
         doomed += [record for kind in (Call, Input, Output, Chunk) for record in world[kind].values() if record.call_id in calls]
-        doomed += [record for kind in (Assignment, Member, Attempt) for record in world[kind].values() if record.assignment in ended]
+        doomed += [record for kind in (Assignment, Member) for record in world[kind].values() if record.assignment in ended]
+        kept = {item.input_id for item in world[Input].values() if item.call_id not in calls}
+        running = self._server.gangs.running    # a living cluster still counts by its attempts
+        doomed += [a for a in world[Attempt].values() if a.input_id not in kept and a.assignment not in running]
         for record in doomed:
             unit.delete(record)
         for app_id in old:
@@ -51,6 +54,11 @@ class Purging:
             unit.delete(world[App][app_id])
         self._server.calls.forget(calls)
         self._server.gangs.forget()
+
+    def _wrote(self, assignment: Assignment) -> bool:
+        """A log of it is left: who reads that asks for the cluster and its ranks."""
+        index = self._server.logs.index
+        return any(index.last((assignment.assignment, rank, assignment.app_id)) for rank in range(assignment.size))
 
     def _is_old(self, call: Call, before_ms: int) -> bool:
         """Decided that long ago: a deployed app lives for months, and its calls do not."""
