@@ -13,7 +13,7 @@ from modal_proto import api_pb2
 
 from phalanx.core import events as ev
 from phalanx.model.cluster import Assignment, Phase
-from phalanx.model.work import Input, InputState
+from phalanx.model.work import Call, Input, InputState
 from tests.harness.callers import Caller, Failed
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import Died, FakeFleet, FakeRank
@@ -105,6 +105,16 @@ def test_a_map_of_a_stopped_app_takes_no_more_inputs(control_plane: ControlPlane
     with pytest.raises(GRPCError, match="is stopped") as refused:
         control_plane.rpc("FunctionPutInputs", api_pb2.FunctionPutInputsRequest(function_call_id=call_id, inputs=[item]))
     assert refused.value.status == Status.FAILED_PRECONDITION
+
+
+def test_a_call_beyond_the_limit_leaves_nothing(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.server.calls.MOST_WAITING", 1)
+    caller = Caller(control_plane)
+    function_id = caller.function()
+    first = caller.call(function_id)
+    with pytest.raises(GRPCError, match="1 inputs of this function wait already"):
+        caller.call(function_id)
+    assert list(control_plane.server.world[Call]) == [first]
 
 
 def test_a_cancelled_call_waits_for_nodes_no_more(control_plane: ControlPlane, fleet: Any) -> None:

@@ -38,7 +38,8 @@ class Purging:
         for answer in [k for k in world[KeptAnswer].values() if k.created_ms < now - KEEP_ANSWERS_MS]:
             unit.delete(answer)
         before = now - self._keep_ms
-        old = {app.app_id for app in world[App].values() if app.drained and 0 < app.stopped_ms < before}
+        stopped = {app.app_id for app in world[App].values() if app.drained and 0 < app.stopped_ms < before}
+        old = stopped - {gang.assignment.app_id for gang in self._server.gangs.running.values()}     # a node may still have to clean up
         calls = {call.call_id for call in world[Call].values() if call.app_id in old or self._is_old(call, before)}
         ended = {a.assignment for a in world[Assignment].values() if a.app_id in old or (0 < a.ended_ms < before and not self._wrote(a))}
         doomed = [record for kind in (AppVersion, Class, Function) for record in world[kind].values() if record.app_id in old]
