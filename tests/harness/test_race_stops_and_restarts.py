@@ -175,3 +175,30 @@ def test_a_request_that_can_not_be_committed_ends_the_process(control_plane: Con
         caller.plane.rpc("AppCreate", api_pb2.AppCreateRequest(description="lost", app_state=api_pb2.APP_STATE_EPHEMERAL))
     until(lambda: ended)
     control_plane.bugs.clear()
+
+
+def test_one_container_that_dies_in_its_import_fails_nothing_while_another_works(control_plane: ControlPlane, fleet: Any) -> None:
+    """A map's inputs wait for whoever has a place; that one of many starts died is no verdict on all of them."""
+    nodes = fleet(1)
+    may_end = asyncio.Event()
+    imports: list[FakeRank] = []
+
+    async def second_dies(rank: FakeRank) -> None:
+        imports.append(rank)
+        if len(imports) == 2:
+            raise Died(signal=9)
+
+    async def wait(rank: FakeRank, item: Any) -> str:
+        await may_end.wait()
+        return "done"
+
+    nodes.on_import, nodes.program = second_dies, wait
+    caller = Caller(control_plane)
+    function_id = caller.function()
+    first = caller.call(function_id)
+    until(lambda: nodes.ran)
+    second = caller.call(function_id)
+    until(lambda: any(rank.exited for rank in imports))
+    until(lambda: len(control_plane.server.gangs.running) == 1)
+    control_plane.call(may_end.set)
+    assert [caller.result(call_id) for call_id in (first, second)] == ["done", "done"]
