@@ -8,6 +8,8 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+_KINDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object"}
+
 
 @dataclass
 class Config:
@@ -31,11 +33,20 @@ class Config:
 
     @classmethod
     def load(cls, path: Path) -> Config:
-        """Read the file; names it does not know are an error that says which."""
-        values = json.loads(path.read_text())
+        """Read the file. ValueError says what is wrong with it: no JSON, a name that is not known, a value of another kind."""
+        try:
+            values = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise ValueError(f"{path}: an object with settings is wanted, it holds {values!r}")
         unknown = sorted(set(values) - set(cls.__dataclass_fields__))
         if unknown:
             raise ValueError(f"{path}: unknown setting {', '.join(unknown)}; known: {', '.join(cls.__dataclass_fields__)}")
+        for name, value in values.items():
+            wanted = type(getattr(cls(), name))
+            if type(value) is not wanted:
+                raise ValueError(f"{path}: {name} is {value!r}, and {_KINDS[wanted]} is wanted")
         return cls(**values)
 
     def save(self, path: Path) -> None:

@@ -73,7 +73,7 @@ class StatusDoor:
 
     def _waiting(self, request: Any, reason: Any) -> dict[str, Any]:
         function = self._server.world[Function].get(request.function_id)
-        ready = self._server.gangs.pool(request.function_id).ready(self._server.world[Input], self._server.now_ms())
+        ready = self._server.gangs.pool(request.function_id).ready(self._server.world[Input], self._server.now_ms(), most=1)
         return {
             "call": ready[0].call_id if ready else "",
             "function": function.name if function else request.function_id,

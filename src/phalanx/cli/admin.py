@@ -12,6 +12,7 @@ from typing import Any
 import grpclib.client
 from google.protobuf.wrappers_pb2 import StringValue
 from grpclib import GRPCError
+from grpclib.exceptions import ProtocolError, StreamTerminatedError
 
 from phalanx.config import Config
 
@@ -38,6 +39,8 @@ async def _call(listen: str, config: Config, method: str, request: dict[str, Any
         raise AdminError(error.message or error.status.name) from error
     except TimeoutError as error:
         raise AdminError(f"the server at {listen} did not answer within {timeout_s:.0f} s") from error
+    except (StreamTerminatedError, ProtocolError) as error:
+        raise AdminError(f"the server at {listen} broke off: it is starting again, or stopping") from error
     except OSError as error:
         raise AdminError(f"nothing answers at {listen}: {error.strerror or error}") from error
     finally:

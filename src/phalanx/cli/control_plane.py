@@ -85,8 +85,13 @@ def why_none(paths: Paths) -> str:
 def start(paths: Paths, config: Config, die_with_us: bool, remove_state: bool = False,
           commands: dict[str, list[str]] | None = None) -> Running:
     """Start all and wait until the server answers and the agent has joined. Raises ClickException with what went wrong."""
-    paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    config.save(paths.config)
+    try:
+        paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        before = Config.load(paths.config) if paths.config.exists() else None
+        config.save(paths.config)
+    except OSError as error:
+        said = f"can't write to the state folder {paths.state}: {error.strerror}; choose another with --state"
+        raise click.ClickException(said) from error
     command = [sys.executable, "-m", "phalanx.cli.supervisor", "--state", str(paths.state)]
     if die_with_us:
         command += ["--die-with", str(os.getpid())]
@@ -101,13 +106,15 @@ def start(paths: Paths, config: Config, die_with_us: bool, remove_state: bool = 
     except BaseException:
         process.terminate()     # it stops what it started, and only that
         process.wait()
+        if before is not None and paths.config.exists():
+            before.save(paths.config)       # or the next `up` without options would fail of what this one was given
         raise
 
 
 def stop(paths: Paths) -> list[str]:
     """Stop the supervisor, which stops the rest; or the rest, where it was killed. Names of what had to be stopped."""
     record = {name: process for name, process in read_record(record_path(paths)).items() if process.is_alive()}
-    patience_s = sum(STOP_S.values()) + load_config(paths).grace_ms / 1000 + STOP_MARGIN_S
+    patience_s = sum(STOP_S.values()) + _grace_s(paths) + STOP_MARGIN_S
     supervisor = record.get("supervisor")
     if supervisor is not None:
         supervisor.signal(signal.SIGTERM)
@@ -122,6 +129,14 @@ def stop(paths: Paths) -> list[str]:
     return list(record)
 
 
+def _grace_s(paths: Paths) -> float:
+    """A configuration that has a mistake by now keeps nobody from stopping."""
+    try:
+        return Config.load(paths.config).grace_ms / 1000
+    except (OSError, ValueError):
+        return Config().grace_ms / 1000
+
+
 def _end(process: Process, patience_s: float) -> None:
     process.signal(signal.SIGTERM)
     if not process.wait(patience_s):
@@ -132,24 +147,26 @@ def _end(process: Process, patience_s: float) -> None:
 def _wait(paths: Paths, config: Config, process: subprocess.Popen[str]) -> Running:
     deadline = time.monotonic() + 2 * START_S
     while (listen := _ready_listen(paths, process.pid)) is None:
-        _check(process)
+        _check(paths, process)
         if time.monotonic() > deadline:
             raise click.ClickException(f"the server was not ready after {2 * START_S:.0f} s: see {paths.state}/*.log")
         time.sleep(0.05)
     running = Running(paths, config, listen)
     deadline = time.monotonic() + JOIN_S
     while not _joined(running):
-        _check(process)
+        _check(paths, process)
         if time.monotonic() > deadline:
             raise click.ClickException(f"no node joined within {JOIN_S:.0f} s; the agent's last words:\n{last_words(paths, 'agent')}")
         time.sleep(0.1)
     return running
 
 
-def _check(process: subprocess.Popen[str]) -> None:
+def _check(paths: Paths, process: subprocess.Popen[str]) -> None:
+    """What a supervisor that ended said: to us, or, once its server was up, to its log."""
     if process.poll() is not None:
         assert process.stderr is not None
-        raise click.ClickException(process.stderr.read().strip() or f"the supervisor ended with code {process.returncode}")
+        said = process.stderr.read().strip() or last_words(paths, "supervisor", lines=1).strip()
+        raise click.ClickException(said or f"the supervisor ended with code {process.returncode}")
 
 
 def _joined(running: Running) -> bool:

@@ -35,6 +35,7 @@ HEALTHY_S = 30.0            # whoever lived as long as this starts over with the
 START_S = 120.0
 STOP_S = {"agent": 15.0, "server": 20.0, "front": 5.0}     # the agent has its containers' grace on top
 LOG_LIMIT = 16 * 2**20
+NEVER_WORKS = 78            # EX_CONFIG: an agent that was started like this will not work the next time either
 
 
 class StartFailed(Exception):
@@ -54,11 +55,11 @@ def log_path(paths: Paths, name: str) -> Path:
     return paths.state / f"{name}.log"
 
 
-def last_words(paths: Paths, name: str) -> str:
+def last_words(paths: Paths, name: str, lines: int = 12) -> str:
     """The end of a process's log."""
     log = log_path(paths, name)
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return "\n".join(f"    {line}" for line in lines[-12:])
+    said = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(f"    {line}" for line in said[-lines:])
 
 
 def command_lines(paths: Paths) -> dict[str, list[str]]:
@@ -159,6 +160,8 @@ class Supervisor:
             child = self._children[name]
             code = await child.process.wait()
             lived = time.monotonic() - child.started
+            if name == "agent" and code == NEVER_WORKS and not self._failures[name]:
+                raise StartFailed(last_words(self._paths, name, lines=1).strip())
             if lived > HEALTHY_S:
                 self._failures[name] = 0
             pause = BACKOFF_S[min(self._failures[name], len(BACKOFF_S) - 1)]

@@ -15,6 +15,8 @@ from .choose import NoRuntime
 from .launching import LaunchFailed
 from .saying import say
 
+NEVER_WORKS = 78        # EX_CONFIG: whoever starts agents need not try again
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m phalanx.node", description=__doc__)
@@ -37,10 +39,13 @@ def main() -> int:
     except BlockingIOError:
         say(f"another agent works with {paths.state} already")
         return 1
-    agent = Agent(paths, chosen("nodes"), chosen("gpus"), chosen("gpu"), chosen("runtime"), config.join_secret, config.extra)
     try:
+        agent = Agent(paths, chosen("nodes"), chosen("gpus"), chosen("gpu"), chosen("runtime"), config.join_secret, config.extra)
         asyncio.run(agent.clean() if arguments.clean else agent.run())
-    except (NotWelcome, NoRuntime, LaunchFailed, ValueError) as failure:
+    except (NotWelcome, NoRuntime, ValueError) as failure:
+        say(str(failure))
+        return NEVER_WORKS
+    except LaunchFailed as failure:
         say(str(failure))
         return 1
     finally:

@@ -51,14 +51,14 @@ def demand(server: Server, durations: Durations) -> Demand:
 
 def _of_pool(server: Server, function: Function, pool: Pool, durations: Durations, made: Demand) -> None:
     now = server.now_ms()
-    ready = pool.ready(server.world[Input], now)
     settings = settings_of(function)
     members = {gang.assignment.cluster_id: (gang, _member(gang)) for gang in pool.counted()}
-    wish = autoscale.wanted(settings, [member for _, member in members.values()], len(ready), now)
+    wish = autoscale.wanted(settings, [member for _, member in members.values()], pool.count_ready(now), now)
     made.surplus += [members[cluster_id][0].assignment.assignment for cluster_id in (*wish.end, *wish.withdraw)]
     look = autoscale.next_look_ms(settings, [member for _, member in members.values()])
     if look is not None and look > now:
         made.next_look_ms = min(look, made.next_look_ms or look)
+    ready = pool.ready(server.world[Input], now, most=min(wish.gangs, MOST_REQUESTS) * max(function.max_inputs, 1))
     for request in _requests(function, pool, ready, wish, durations, now):
         if not function.clustered:
             if made.room_to_start <= 0:

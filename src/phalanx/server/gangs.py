@@ -135,8 +135,7 @@ class Gangs:
         room = gang.assignment.max_inputs - len(gang.open) if gang.takes_inputs else 0
         if room <= 0:
             return offered
-        ready = self.pool(gang.assignment.function_id).ready(self._server.world[Input], self._server.now_ms())
-        return offered + min(room, len(ready))
+        return offered + min(room, self.pool(gang.assignment.function_id).count_ready(self._server.now_ms()))
 
     def next_for(self, unit: Unit, assignment: int, rank: int) -> Attempt | None:
         """The next input for a rank, marked as fetched: one that the other ranks have, or a new one from the queue."""
@@ -150,7 +149,7 @@ class Gangs:
 
     def _deliver(self, unit: Unit, gang: Gang, rank: int) -> Attempt | None:
         pool = self.pool(gang.assignment.function_id)
-        ready = pool.ready(self._server.world[Input], self._server.now_ms())
+        ready = pool.ready(self._server.world[Input], self._server.now_ms(), most=1)
         if not ready:
             return None
         item = ready[0]
