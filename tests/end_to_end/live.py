@@ -37,7 +37,10 @@ class Ended:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What it said in lines "## name json": the program's findings, beside all that the client prints."""
+        """What it said in lines "## name json": the program's findings, beside all that the client prints.
+
+        They begin with a newline, because the older clients write a rank's line and its end apart.
+        """
         lines = [line.split(" ", 2) for line in self.out.splitlines() if line.startswith("## ")]
         return {name: json.loads(value) for _, name, value in lines}
 
@@ -67,13 +70,13 @@ class Live:
         """A command of ours on this state folder."""
         return _run([sys.executable, "-m", "phalanx.cli.main", command, "--state", str(self.paths.state), *arguments], self.env)
 
-    def modal(self, *arguments: str, version: str = NEWEST, **env: str) -> Ended:
+    def modal(self, *arguments: str, version: str = NEWEST, patience_s: float = PATIENCE_S, **env: str) -> Ended:
         """A command of the stock client."""
-        return _run([_python(version), "-m", "modal", *arguments], self.env | env)
+        return _run([_python(version), "-m", "modal", *arguments], self.env | env, patience_s)
 
-    def program(self, name: str, *arguments: str, version: str = NEWEST, **env: str) -> Ended:
+    def program(self, name: str, *arguments: str, version: str = NEWEST, patience_s: float = PATIENCE_S, **env: str) -> Ended:
         """`modal run` of one of the programs beside this file; it must end well."""
-        ended = self.modal("run", str(PROGRAMS / name), *arguments, version=version, **env)
+        ended = self.modal("run", str(PROGRAMS / name), *arguments, version=version, patience_s=patience_s, **env)
         assert ended.code == 0, ended
         return ended
 
@@ -168,9 +171,9 @@ def _python(version: str) -> str:
     return sys.executable if version == NEWEST else client_python(version)
 
 
-def _run(command: list[str], env: dict[str, str]) -> Ended:
+def _run(command: list[str], env: dict[str, str], patience_s: float = PATIENCE_S) -> Ended:
     done = subprocess.run(command, env=_clean_environment() | env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors="replace", timeout=PATIENCE_S)
+                          errors="replace", timeout=patience_s)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

@@ -44,6 +44,8 @@ def test_a_deployed_app_is_used_watched_and_stopped(live: Live, version: str) ->
     listed = {str(value) for row in rows(live, "container", "list") for value in row.values()}
     (cube,), (slumber,) = live.containers("cube"), live.containers("slumber")
     assert {cube, slumber, *live.containers("parade")} <= listed
+    shared = [set(cluster["nodes"]) for cluster in live.status()["clusters"] if cluster["function"] in ("cube", "slumber")]
+    assert shared[0] == shared[1], "plain functions share a node"
     until(lambda: "asleep" in live.modal("container", "logs", slumber).out.splitlines())
     assert live.script("cancel.py", left, version=version).said["cancelled"] in ("InputCancellation", "RemoteError")
 
