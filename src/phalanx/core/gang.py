@@ -272,7 +272,12 @@ class Gang:
             return [ev.WakeRanks()]
         self.assignment.idle_since_ms = now_ms
         self._touch(self.assignment)
-        return [ev.WakeRanks(), ev.BecameIdle()]
+        return [ev.WakeRanks(), ev.BecameIdle(), *self._drain_timer()]
+
+    def _drain_timer(self) -> list[ev.Instruction]:
+        """A gang that takes no more inputs and has none open has this long to leave by the kill switch."""
+        draining = self.assignment.draining and not self.open and self.assignment.phase == Phase.RUNNING
+        return [ev.SetTimer("drain", self.policy.grace_ms)] if draining else []
 
     def _cancel(self, input_id: str, terminate: bool, now_ms: int) -> list[ev.Instruction]:
         attempt = self._attempt(input_id)
@@ -339,8 +344,7 @@ class Gang:
         self.assignment.draining = True
         self.assignment.verdict = Failure(cause, 0, now_ms, sentence, user_fault=False)
         self._touch(self.assignment)
-        timers: list[ev.Instruction] = [] if self.open else [ev.SetTimer("drain", self.policy.grace_ms)]
-        return [ev.WakeRanks(), *timers]
+        return [ev.WakeRanks(), *self._drain_timer()]
 
     def _stop_asked(self, cause: str, sentence: str, now_ms: int) -> list[ev.Instruction]:
         if self.assignment.phase in (Phase.ENDING, Phase.ENDED):
