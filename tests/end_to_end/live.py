@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -39,10 +40,11 @@ class Ended:
     def said(self) -> dict[str, Any]:
         """What it said in lines "## name json": the program's findings, beside all that the client prints.
 
-        They begin with a newline, because the older clients write a rank's line and its end apart.
+        They are looked for within lines too: the older clients write a rank's line and its end apart, and another thread's
+        in between.
         """
-        lines = [line.split(" ", 2) for line in self.out.splitlines() if line.startswith("## ")]
-        return {name: json.loads(value) for _, name, value in lines}
+        found = re.finditer(r"## (\w+) ", self.out)
+        return {one[1]: json.JSONDecoder().raw_decode(self.out, one.end())[0] for one in found}
 
     def __str__(self) -> str:
         return f"exit code {self.code}\n{self.out}\n{self.err}"
