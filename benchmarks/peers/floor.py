@@ -26,7 +26,9 @@ class Floor(Launcher):
         reading, writing = os.pipe()
         command = rank_command(self._python, runner)
         called = time.monotonic()
-        ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writing) for _ in range(size)]
+        # A session each, as the launchers give them: on a busy machine the kernel shares the CPUs among sessions (autogroup), and ranks of
+        # one session would get one share between them.
+        ranks = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=writing, start_new_session=True) for _ in range(size)]
         os.close(writing)
         try:
             return timing_from_lines(reading, size, called)

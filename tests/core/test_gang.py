@@ -225,6 +225,15 @@ def test_an_idle_gang_leaves_by_the_kill_switch_and_is_interrupted_if_it_does_no
     assert [s.rank for s in story.asked(ev.StopRank) if isinstance(s, ev.StopRank)] == [1]
 
 
+def test_a_gang_that_drains_with_an_input_open_is_interrupted_too_when_it_does_not_leave_after_it() -> None:
+    story = Story(2).working()
+    story.tell(ev.StopAsked(Cause.STOPPED, graceful=True))
+    answers = story.tell(ev.Put(0, "in-1", 1, OK), ev.Put(1, "in-1", 1, OK))
+    assert ev.SetTimer("drain", 30_000) in answers
+    answers = story.tell(ev.TimerFired("drain"), ev.TimerFired("linger"), after_ms=30_000)
+    assert [a.rank for a in answers if isinstance(a, ev.StopRank)] == [0, 1]
+
+
 def test_an_attempt_that_outlives_its_timeout_fails_the_call_and_names_the_rank() -> None:
     story = Story(2)
     story.gang.assignment.timeout_ms = 5_000

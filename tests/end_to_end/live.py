@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from tests.node.machine_state import Traces, traces
 
 PROGRAMS = Path(__file__).parent / "programs"
 NEWEST = "1.6.4"
-PATIENCE_S = 300        # for a whole program on a busy machine: a hang fails, slowness does not
+PATIENCE_S = 100        # for one step of a story on a busy machine: a hang fails, slowness does not
 
 
 @dataclass
@@ -36,7 +37,10 @@ class Ended:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What it said in lines "## name json": the program's findings, beside all that the client prints."""
+        """What it said in lines "## name json": the program's findings, beside all that the client prints.
+
+        They begin with a newline, because the older clients write a rank's line and its end apart.
+        """
         lines = [line.split(" ", 2) for line in self.out.splitlines() if line.startswith("## ")]
         return {name: json.loads(value) for _, name, value in lines}
 
@@ -66,13 +70,13 @@ class Live:
         """A command of ours on this state folder."""
         return _run([sys.executable, "-m", "phalanx.cli.main", command, "--state", str(self.paths.state), *arguments], self.env)
 
-    def modal(self, *arguments: str, version: str = NEWEST, **env: str) -> Ended:
+    def modal(self, *arguments: str, version: str = NEWEST, patience_s: float = PATIENCE_S, **env: str) -> Ended:
         """A command of the stock client."""
-        return _run([_python(version), "-m", "modal", *arguments], self.env | env)
+        return _run([_python(version), "-m", "modal", *arguments], self.env | env, patience_s)
 
-    def program(self, name: str, *arguments: str, version: str = NEWEST, **env: str) -> Ended:
+    def program(self, name: str, *arguments: str, version: str = NEWEST, patience_s: float = PATIENCE_S, **env: str) -> Ended:
         """`modal run` of one of the programs beside this file; it must end well."""
-        ended = self.modal("run", str(PROGRAMS / name), *arguments, version=version, **env)
+        ended = self.modal("run", str(PROGRAMS / name), *arguments, version=version, patience_s=patience_s, **env)
         assert ended.code == 0, ended
         return ended
 
@@ -83,16 +87,13 @@ class Live:
         return ended
 
     @contextmanager
-    def running(self, *arguments: str, version: str = NEWEST, **env: str) -> Iterator[subprocess.Popen[str]]:
-        """A command of the stock client that goes on beside the test, with all it writes in one stream."""
-        process = subprocess.Popen([_python(version), "-u", "-m", "modal", *arguments], env=_clean_environment() | self.env | env,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def running(self, *arguments: str, version: str = NEWEST, **env: str) -> Iterator[Client]:
+        """A command of the stock client that goes on beside the test."""
+        client = Client([_python(version), "-u", "-m", "modal", *arguments], _clean_environment() | self.env | env)
         try:
-            yield process
+            yield client
         finally:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+            client.end()
 
     @property
     def env(self) -> dict[str, str]:
@@ -130,24 +131,49 @@ class Live:
         return traces(self.paths.state, self.paths.run)
 
 
-def line_with(process: subprocess.Popen[str], words: str) -> str:
-    """Read a running command's output up to a line with these words."""
-    assert process.stdout is not None
-    seen = []
-    for line in process.stdout:
-        seen.append(line)
-        if words in line:
-            return line
-    raise AssertionError(f"ended without {words!r}:\n{''.join(seen)}")
+class Client:
+    """A client's process and the lines that it has written so far, to both streams."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True, errors="replace")
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, words: str, times: int = 1) -> list[str]:
+        """Lines with these words, once there are so many."""
+        def enough() -> list[str] | None:
+            found = [line for line in self.lines if words in line]
+            assert self.process.poll() is None or len(found) >= times, f"ended without {words!r}:\n" + "\n".join(self.lines)
+            return found if len(found) >= times else None
+
+        return until(enough, PATIENCE_S)  # type: ignore[no-any-return]
+
+    def finish(self) -> int:
+        """Wait for its end; its exit code."""
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join()
+        return code
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.finish()
 
 
 def _python(version: str) -> str:
     return sys.executable if version == NEWEST else client_python(version)
 
 
-def _run(command: list[str], env: dict[str, str]) -> Ended:
+def _run(command: list[str], env: dict[str, str], patience_s: float = PATIENCE_S) -> Ended:
     done = subprocess.run(command, env=_clean_environment() | env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors="replace", timeout=PATIENCE_S)
+                          errors="replace", timeout=patience_s)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

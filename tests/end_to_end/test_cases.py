@@ -8,7 +8,7 @@ import resource
 import pytest
 
 from phalanx.node.oci_config import may_raise_limits
-from tests.end_to_end.live import PROGRAMS, Ended, Live, line_with
+from tests.end_to_end.live import PROGRAMS, Ended, Live
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.root
@@ -52,14 +52,12 @@ def test_case_69_the_port_of_a_killed_container_can_be_bound_at_once(live: Live)
 def test_case_82_97_a_call_is_cancelled_when_every_rank_has_had_its_time(live: Live) -> None:
     """The caller hears of the end only after both ranks saved, the one behind `sh -c` too."""
     with live.running("run", f"{PROGRAMS / 'lines.py'}::save") as client:
-        call = line_with(client, "## call").split('"')[1]
-        for _ in range(2):
-            line_with(client, "is ready")
+        call = client.wait_for("## call")[0].split('"')[1]
+        client.wait_for("is ready", times=2)
         assert live.script("cancel.py", call, "--terminate").said["cancelled"] in ("InputCancellation", "RemoteError")
-        rest, _ = client.communicate(timeout=120)
-    lines = rest.splitlines()
-    assert {"0 saved its state", "1 saved its state"} <= set(lines), rest
-    assert any(line.startswith("ended: ") for line in lines), rest
+        client.finish()
+    assert {"0 saved its state", "1 saved its state"} <= set(client.lines), client.lines
+    assert any(line.startswith("ended: ") for line in client.lines), client.lines
 
 
 def test_case_93_94_95_shared_memory_locked_memory_and_open_files(live: Live) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.live import NEWEST, PROGRAMS, Live, line_with
+from tests.end_to_end.live import NEWEST, PROGRAMS, Live
 from tests.harness.clients import OLDER_CLIENTS
 from tests.harness.waiting import until
 
@@ -35,8 +35,7 @@ def test_a_deployed_app_is_used_watched_and_stopped(live: Live, version: str) ->
     left = said.pop("still_running")
     assert said == {"remote": 125, "cluster": "hello", "spawn": 216}
 
-    (app,) = [row for row in rows(live, "app", "list") if mentions(row, "deployed")]
-    assert mentions(app, "deployed")
+    assert any(mentions(row, "deployed") for row in rows(live, "app", "list"))
     history = live.modal("app", "history", "deployed", version=version)
     assert history.code == 0 and "v1" in history.out, history
     logs = live.modal("app", "logs", "deployed").out.splitlines()
@@ -45,6 +44,8 @@ def test_a_deployed_app_is_used_watched_and_stopped(live: Live, version: str) ->
     listed = {str(value) for row in rows(live, "container", "list") for value in row.values()}
     (cube,), (slumber,) = live.containers("cube"), live.containers("slumber")
     assert {cube, slumber, *live.containers("parade")} <= listed
+    shared = [set(cluster["nodes"]) for cluster in live.status()["clusters"] if cluster["function"] in ("cube", "slumber")]
+    assert shared[0] == shared[1], "plain functions share a node"
     until(lambda: "asleep" in live.modal("container", "logs", slumber).out.splitlines())
     assert live.script("cancel.py", left, version=version).said["cancelled"] in ("InputCancellation", "RemoteError")
 
@@ -67,11 +68,9 @@ def test_a_detached_app_goes_on_without_its_client(live: Live, version: str) -> 
 @EVERY_CLIENT
 def test_ctrl_c_ends_the_program_and_its_containers(live: Live, version: str) -> None:
     with live.running("run", f"{PROGRAMS / 'long.py'}::main", version=version) as client:
-        line_with(client, "trains")
-        line_with(client, "trains")
+        client.wait_for("trains", times=2)
         assert len(live.containers("train_long")) == 2
-        client.send_signal(signal.SIGINT)
-        rest, _ = client.communicate(timeout=120)
-        assert client.returncode == 0, rest
-    assert {f"rank {rank} was interrupted" for rank in (0, 1)} <= set(rest.splitlines())
+        client.process.send_signal(signal.SIGINT)
+        assert client.finish() == 0, client.lines
+    assert {f"rank {rank} was interrupted" for rank in (0, 1)} <= set(client.lines)
     until(lambda: not live.containers("train_long"))

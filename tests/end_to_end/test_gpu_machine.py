@@ -14,7 +14,7 @@ import pytest
 
 from phalanx.node.gpus import find_gpus
 from tests.end_to_end.conftest import fleet
-from tests.end_to_end.live import Live
+from tests.end_to_end.live import PROGRAMS, Live
 
 GPUS = find_gpus()
 TORCH = importlib.util.find_spec("torch")
@@ -24,13 +24,13 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(400), pytest.mark.skipif(not
 with_torch = pytest.mark.skipif(TORCH is None, reason="no torch here")
 
 
+EXTRA = {"image.site_packages": str(Path(TORCH.origin).parent.parent)} if TORCH is not None and TORCH.origin else {}
+
+
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    extra = {}
-    if TORCH is not None and TORCH.origin:
-        extra["image.site_packages"] = str(Path(TORCH.origin).parent.parent)
     # Four nodes of eight B200 are asked for: real cards decide alone.
-    with fleet(tmp_path_factory.mktemp("gpu") / "state", 4, gpus=8, gpu="B200", extra=extra) as plane:
+    with fleet(tmp_path_factory.mktemp("gpu") / "state", 4, gpus=8, gpu="B200", extra=EXTRA) as plane:
         yield plane
 
 
@@ -46,7 +46,9 @@ def test_torch_computes_on_them_alone_and_in_a_cluster(machine):
     print(said)
     for seen, count in ((said["alone"], 1), (said["whole"], GPUS.count)):
         assert (seen["available"], seen["devices"], seen["right"], len(seen["cards"])) == (True, count, True, count)
+        assert seen["across"]           # a copy from the first card to the last
         assert seen["name"] == GPUS.cards[0].model
+        assert seen["caps"] == []       # who may divide the cards is the machine owner's to say
     assert (said["whole"]["rank"], len(said["whole"]["ips"])) == (0, 1)
 
 
@@ -70,9 +72,38 @@ def test_plain_functions_side_by_side_have_cards_of_their_own(machine):
     assert {cards[0]["uuid"] for cards in found} == {card.uuid for card in GPUS.cards}
 
 
+@pytest.mark.skipif(GPUS.count < 2, reason="one card is nothing to share")
+def test_an_agent_that_was_killed_gives_nobody_a_card_that_is_in_use(machine):
+    program = f"{PROGRAMS}/gpu.py::hold_one"
+    with machine.running("run", program, "--seconds", "30", **HERE) as holder:
+        holder.wait_for("holding")
+        machine.kill("agent")
+        [other] = machine.program("gpu.py::hold_one", "--seconds", "0", **HERE).said["cards"]
+        [held] = json.loads(holder.wait_for("## cards")[0].split(" ", 2)[2])
+    assert held["uuid"] != other["uuid"]
+
+
+@with_torch
+def test_a_function_that_asks_for_none_sees_none(machine):
+    assert machine.program("gpu.py::none", **HERE).said["without"] == [False, []]
+
+
+@with_torch
+def test_plain_processes_have_the_cards_they_ask_for(tmp_path):
+    plane = Live(tmp_path / "state", 1, "process", extra=EXTRA)
+    plane.up()
+    try:
+        said = plane.program("gpu.py::see", **HERE).said
+        print(said)
+        assert [said[name]["devices"] for name in ("alone", "whole")] == [1, GPUS.count]
+        assert not plane.program("gpu.py::none", **HERE).said["without"][0]
+    finally:
+        plane.down()
+
+
 def test_more_cards_than_the_node_has_are_refused_with_its_counts(machine):
     for kind in (GPUS.type, "H100"):
-        ended = machine.modal("run", f"{Path(__file__).parent}/programs/gpu_ask.py", GPU_ASK=f"{kind}:{GPUS.count * 8}")
+        ended = machine.modal("run", f"{PROGRAMS}/gpu_ask.py", GPU_ASK=f"{kind}:{GPUS.count * 8}")
         print(ended)
         assert ended.code != 0
         assert f"{kind}:{GPUS.count * 8}" in ended.err + ended.out
@@ -80,7 +111,7 @@ def test_more_cards_than_the_node_has_are_refused_with_its_counts(machine):
 
 @pytest.mark.skipif(GPUS.type != "H200", reason="about H100 and H200")
 def test_an_h100_may_be_an_h200_unless_it_is_asked_for_exactly(machine):
-    program = f"{Path(__file__).parent}/programs/gpu_ask.py"
+    program = f"{PROGRAMS}/gpu_ask.py"
     assert "## ended 1" in machine.modal("run", program, GPU_ASK=f"H100:{GPUS.count}").out
     exact = machine.modal("run", program, GPU_ASK=f"H100!:{GPUS.count}")
     print(exact)

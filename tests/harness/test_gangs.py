@@ -10,6 +10,7 @@ import pytest
 from modal_proto import api_pb2
 
 from phalanx.model.cluster import Assignment, Member, MemberState, Phase
+from phalanx.model.work import Call, CallState
 from phalanx.protocol import agent_pb2 as pb
 from tests.harness.callers import Caller, Failed
 from tests.harness.control_plane import ControlPlane
@@ -17,6 +18,7 @@ from tests.harness.fake_agents import Died, FakeFleet, FakeRank
 from tests.harness.waiting import until
 
 GPUS = "H100:8"
+GONE = (MemberState.EXITED, MemberState.RELEASED)
 MEANT_TO_RUN = (MemberState.IMPORTING, MemberState.READY)
 
 
@@ -71,10 +73,7 @@ def test_case_1_two_calls_of_four_nodes_on_four_nodes_run_one_after_the_other(co
     assert len({member.assignment for member in members(control_plane)}) == 1, "the other call holds no node"
     control_plane.call(may_end.set)
     assert [caller.result(call_id) for call_id in calls[:1]] == [0]
-    # The first cluster stays warm for its function; when its app lets it go the other call starts.
-    first = nodes.ran[0][0][0]
-    task = next(m.task_id for m in members(control_plane) if m.assignment == first)
-    control_plane.rpc("ContainerStop", api_pb2.ContainerStopRequest(task_id=task))
+    # The first cluster would stay warm for its function; idle now, it is given up to the call that waits.
     assert caller.result(calls[1]) == 0
     assert set(running_sizes(control_plane)) <= {0, 4}
 
@@ -167,13 +166,16 @@ def test_case_60_no_rank_imports_before_the_last_is_up(control_plane: ControlPla
     assert caller.result(call_id) == 0 and sorted(imported) == [0, 1, 2, 3]
 
 
-def test_case_8_a_refused_start_holds_nothing_and_is_tried_elsewhere(control_plane: ControlPlane, fleet: Any) -> None:
+def test_case_8_a_refused_start_holds_nothing_and_is_tried_elsewhere(
+    control_plane: ControlPlane, fleet: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     nodes = fleet(3)
     nodes.refuse = lambda p: pb.Refusal(code="disk", sentence="no space: need 10 GiB, have 1 GiB") if p.node_id == "node-0" else None
     caller = Caller(control_plane)
     assert caller.result(caller.call(caller.function(size=2, gpu=GPUS))) == 0
     ended = [a for a in control_plane.server.world[Assignment].values() if a.verdict and a.verdict.cause == "refused"]
     assert len(ended) == 1 and "10 GiB" in ended[0].verdict.sentence
+    assert caplog.text.count("10 GiB") == 1, "a refused start counts once, not once a rank"
     assert {m.node_id for m in members(control_plane) if m.state in MEANT_TO_RUN} == {"node-1", "node-2"}
 
 
@@ -249,6 +251,29 @@ def test_case_81_cancelling_one_call_leaves_nineteen(control_plane: ControlPlane
     values = [caller.result(call_id) for call_id in calls if call_id != calls[7]]
     assert values == ["done"] * 19
     assert caller.outputs(calls[7])[0].result.status == api_pb2.GenericResult.GENERIC_STATUS_TERMINATED
+
+
+def test_case_82_a_call_is_cancelling_until_every_rank_is_confirmed_dead(control_plane: ControlPlane, fleet: Any) -> None:
+    nodes = fleet(2)
+    nodes.deaf_to_stop = True
+
+    async def wait(rank: FakeRank, item: Any) -> None:
+        await asyncio.sleep(3600)
+
+    nodes.program = wait
+    caller = Caller(control_plane)
+    call_id = caller.call(caller.function(size=2, gpu=GPUS))
+    until(lambda: len(nodes.ran) == 2)
+    control_plane.rpc("FunctionCallCancel", api_pb2.FunctionCallCancelRequest(function_call_id=call_id, terminate_containers=True))
+    until(lambda: len(nodes.starts("stop")) == 2)
+    for rank in list(nodes.ranks.values()):
+        assert control_plane.server.world[Call][call_id].state == CallState.CANCELLING
+        assert caller.outputs(call_id, 0) == []
+        control_plane.call(rank.task.cancel)
+        until(lambda rank=rank: next(m for m in members(control_plane) if m.rank == rank.prepare.rank).state in GONE)
+    with pytest.raises(Failed, match="cancelled"):
+        caller.result(call_id)
+    assert control_plane.server.world[Call][call_id].state == CallState.DONE
 
 
 def test_a_cluster_whose_peers_do_not_reach_each_other_runs_nothing(control_plane: ControlPlane, fleet: Any) -> None:

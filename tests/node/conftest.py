@@ -15,11 +15,13 @@ import pytest
 
 from phalanx.config import Config
 from phalanx.node import programs
+from phalanx.node.gpus import find_gpus
 from phalanx.paths import Paths
 
 from .fake_server import FakeServer
 
 RUNTIMES = [pytest.param("crun", marks=pytest.mark.root), "process"]
+two_nodes = pytest.mark.skipif(find_gpus().count > 0, reason="with real GPUs this machine is one node")
 SOMEBODY = 12345       # a user that no machine has: root's tests become it
 
 

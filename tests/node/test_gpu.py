@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from phalanx.node.gpus import find_gpus
+from phalanx.node.processes import descendants
 
 from .test_container import on_crun
 from .test_output import python
@@ -61,6 +66,24 @@ def test_the_memory_of_a_killed_container_is_free_again(agent, server):
     server.stop(1, signal=9)
     assert server.finish(1).released[0].remains == ""
     assert used_mib() <= before + 64
+
+
+@on_crun
+def test_a_node_whose_gpu_memory_does_not_come_back_takes_no_work(agent, server):
+    """Somebody outside takes the card while a container has it: for the agent, memory that stays."""
+    server.run(1, "/bin/sleep", "1000", gpu_type=GPUS.type, gpu_count=GPUS.count)
+    server.wait(1, 0, lambda seen: bool(seen.started))
+    with subprocess.Popen([sys.executable, "-u", "-c", HOLD], stdout=subprocess.PIPE, start_new_session=True) as outsider:
+        try:
+            assert outsider.stdout is not None
+            assert outsider.stdout.readline() + outsider.stdout.readline() == b"holding %d\n" % GPUS.count * 2
+            server.stop(1, signal=9)
+            assert server.finish(1).released[0].remains.startswith("GPU 0 with ")
+        finally:
+            for pid in (*descendants(outsider.pid), outsider.pid):
+                os.kill(pid, signal.SIGKILL)
+    refused = server.prepare(2, command=["/bin/true"]).prepared[-1].refusal
+    assert refused.sentence.startswith("node node-0 takes no work: GPU 0 with ")
 
 
 @on_crun

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import AgentProcess
+from .conftest import AgentProcess, two_nodes
 from .machine_state import traces
 from .test_output import python
 
@@ -18,6 +18,7 @@ def machine(agent):
     return traces(agent.paths.state, agent.paths.run)
 
 
+@two_nodes
 def test_a_release_leaves_nothing(agent, server):
     before = machine(agent)
     server.run(1, "/bin/sh", "-c", "(setsid sleep 1000 &) ; sleep 1000 & echo up; exec sleep 1000")

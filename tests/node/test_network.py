@@ -15,7 +15,7 @@ from phalanx.node.addresses import NoAddress, Ranges, agent_subnet, process_addr
 from phalanx.paths import Paths
 from phalanx.protocol import agent_pb2 as pb
 
-from .conftest import AgentProcess
+from .conftest import AgentProcess, two_nodes
 from .fake_server import FakeServer
 from .test_container import on_crun
 from .test_output import python
@@ -68,6 +68,7 @@ def addresses(seen) -> tuple[str, str]:
     return seen.prepared[0].ipv6, seen.prepared[0].ipv4
 
 
+@two_nodes
 @on_crun
 def test_two_containers_reach_each_other_and_themselves(agent, server):
     """TCP and UDP, IPv6 and IPv4, any port, across virtual nodes; a container also by its own address, and by its host name."""
@@ -168,6 +169,7 @@ def test_two_control_planes_on_one_machine_are_apart(agent, server, tmp_path):
     finally:
         assert other.stop() == 0
         other_server.close()
+        Paths(other_state).run.rmdir()
 
 
 @on_crun

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
 from pathlib import Path
 
 import modal
@@ -16,7 +15,7 @@ NEEDED = ["aiohttp", "aiosignal", "aiohappyeyeballs", "attr", "attrs", "cbor2", 
 
 def files(names: list[str], below: str) -> list[tuple[str, bytes]]:
     """What pip installed of these packages, without bytecode, as files below a folder of the container."""
-    site = Path(sysconfig.get_path("purelib"))
+    site = Path(modal.__file__).parent.parent
     found = []
     for name in names:
         top = site / name

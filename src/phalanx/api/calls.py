@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.empty_pb2 import Empty
 from modal_proto import api_pb2
 
+from phalanx.model.app import App, AppState
 from phalanx.model.caller import Caller
 from phalanx.model.refusal import not_found
 from phalanx.model.work import Call, CallState, Chunk, Function, Input, InputState, Output
@@ -73,7 +74,7 @@ class Calls:
             if outputs or left <= 0:
                 break
             await self._server.topics.wait(("outputs", call.call_id), left)
-        if outputs:   # what ranks printed before they returned is readable before the result is: people read them in that order
+        if outputs and self._is_watched(call):   # what ranks printed before they returned is readable before the result is
             await self._server.logs.settle(LOGS_FIRST_S)
         most = request.max_values or len(outputs)
         outputs = outputs[:most]
@@ -82,6 +83,11 @@ class Calls:
             idxs=[output.idx for output in outputs], outputs=[_output(output) for output in outputs], last_entry_id=last,
             num_unfinished_inputs=call.num_inputs - call.num_outputs,
         )  # fmt: skip
+
+    def _is_watched(self, call: Call) -> bool:
+        """By a person at a terminal: `modal run`. A deployed function's caller does not wait for its log lines to be on disk."""
+        app: App | None = self._server.world[App].get(call.app_id)
+        return app is not None and app.state == AppState.EPHEMERAL
 
     async def FunctionCallGetDataOut(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """A generator's data from `last_index` on, until the call is decided and all is sent, or a time-out: the client resumes."""

@@ -103,6 +103,7 @@ class Transport:
             with errors_for_the_user(rpc):
                 request = await stream.recv_message()
                 async for answer in method(request, self._caller(stream, rpc)):
+                    await self._server.database.caught_up()
                     await stream.send_message(answer)
 
         return serve
@@ -143,6 +144,7 @@ class Transport:
         if inspect.isawaitable(answer):
             answer = await answer
         if unit.is_empty:
+            await self._server.database.caught_up()   # never tell what a crash could take back: another's change may be on its way to disk
             return answer
         if caller.idempotency_key:
             self._server.keep_answer(unit, caller, rpc, answer.SerializeToString())

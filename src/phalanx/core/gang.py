@@ -65,6 +65,11 @@ class Gang:
         """Does the autoscaler count it as one of the function's clusters?"""
         return self.assignment.phase in (Phase.PREPARING, Phase.STARTING, Phase.RUNNING) and not self.assignment.draining
 
+    @property
+    def all_gone(self) -> bool:
+        """Is the end of every rank confirmed? Its verdict fell then."""
+        return all(member.state in (MemberState.EXITED, MemberState.RELEASED) for member in self.members)
+
     def must_leave(self, rank: int) -> bool:
         """Should a rank that asks for inputs get the kill switch?"""
         if self.assignment.phase in (Phase.ENDING, Phase.ENDED):
@@ -267,7 +272,12 @@ class Gang:
             return [ev.WakeRanks()]
         self.assignment.idle_since_ms = now_ms
         self._touch(self.assignment)
-        return [ev.WakeRanks(), ev.BecameIdle()]
+        return [ev.WakeRanks(), ev.BecameIdle(), *self._drain_timer()]
+
+    def _drain_timer(self) -> list[ev.Instruction]:
+        """A gang that takes no more inputs and has none open has this long to leave by the kill switch."""
+        draining = self.assignment.draining and not self.open and self.assignment.phase == Phase.RUNNING
+        return [ev.SetTimer("drain", self.policy.grace_ms)] if draining else []
 
     def _cancel(self, input_id: str, terminate: bool, now_ms: int) -> list[ev.Instruction]:
         attempt = self._attempt(input_id)
@@ -334,8 +344,7 @@ class Gang:
         self.assignment.draining = True
         self.assignment.verdict = Failure(cause, 0, now_ms, sentence, user_fault=False)
         self._touch(self.assignment)
-        timers: list[ev.Instruction] = [] if self.open else [ev.SetTimer("drain", self.policy.grace_ms)]
-        return [ev.WakeRanks(), *timers]
+        return [ev.WakeRanks(), *self._drain_timer()]
 
     def _stop_asked(self, cause: str, sentence: str, now_ms: int) -> list[ev.Instruction]:
         if self.assignment.phase in (Phase.ENDING, Phase.ENDED):
@@ -413,8 +422,7 @@ class Gang:
 
     @property
     def _verdict_fell(self) -> bool:
-        gone = (MemberState.EXITED, MemberState.RELEASED)
-        return self.assignment.phase == Phase.ENDING and all(m.state in gone for m in self.members)
+        return self.assignment.phase == Phase.ENDING and self.all_gone
 
     def _end_if_all_gone(self, now_ms: int) -> list[ev.Instruction]:
         """The verdict, once every member has a confirmed end; its outputs; and everything of the members may go."""

@@ -136,6 +136,8 @@ def _dress_process(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: lis
     spec.working_folder = str(root / "root")
     spec.http_address = f"{spec.ipv4}:{_HTTP_PORT}"
     search = [str(root / "root"), str(root / "pkg"), str(root / "__modal/deps")]
+    if os.path.isabs(shown := fleet.extra.get("image.site_packages", "")):
+        search.append(shown)
     path = f"{os.path.dirname(fleet.image.python)}:{os.environ.get('PATH', '')}"
     spec.environment = _environment(ask, spec.api_folder, spec.working_folder, search, path)
     spec.environment["TMPDIR"] = str(root / "tmp")

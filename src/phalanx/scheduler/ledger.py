@@ -80,6 +80,7 @@ class Ledger:
         self.added: dict[str, list[tuple[int, dict[Cell, int], tuple[str, ...]]]] = {}   # fabric -> what its starts give back when
         self.kept: dict[str, list[str]] = {}                            # request -> free nodes that are kept for it
         self.kept_until: dict[str, int] = {}                            # node id -> when it is anybody's again
+        self.lending: set[str] = set()                                  # requests that had their turn and leave their kept nodes idle
         self.given: set[str] = set()                                    # kept nodes that this plan has used
         self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
@@ -202,14 +203,15 @@ class Ledger:
         return found
 
     def kept_for(self, request: Request, end_ms: int) -> list[str]:
-        """Kept nodes that it may use: its own, and those of others when it ends before they are anybody's again."""
+        """Kept nodes that it may use: its own, and those of others that can't start now, when it ends before they are anybody's again."""
         if request.request_id not in self.kept and end_ms > self._kept_longest:
             return []
         return [
             node_id
             for owner, node_ids in sorted(self.kept.items())
             for node_id in node_ids
-            if node_id not in self.given and (owner == request.request_id or end_ms <= self.kept_until[node_id])
+            if node_id not in self.given
+            and (owner == request.request_id or (owner in self.lending and end_ms <= self.kept_until[node_id]))
         ]
 
     def is_free(self, node_id: str) -> bool:

@@ -66,11 +66,23 @@ def _special(ledger: Ledger, request: Request, end_ms: int) -> _Special:
 
 
 def _special_choice(ledger: Ledger, request: Request, target: Target, name: str, special: tuple[set[str], list[str]]) -> Choice:
+    """The same with exceptions: first the nodes kept for it, which no claim counts on, then free ones, then those kept for others."""
     refused, extra = special
-    free: dict[Domain, list[str]] = {d: [i for i in ids if i not in refused] for d, ids in ledger.free(name, target.shapes).items()}
     cells = ledger.index.fabrics[name].cells
-    for node_id in extra:
-        if cells[node_id].shape in target.shapes and node_id not in refused:
-            free[cells[node_id].domain] = sorted((*free.get(cells[node_id].domain, ()), node_id))
-    nodes = choose({domain: ids for domain, ids in free.items() if ids}, request.size, request.fabric_size)
-    return Choice(nodes, ledger.cells_of(name, nodes))
+    kept = [n for n in extra if cells[n].shape in target.shapes and n not in refused]
+    own = [n for n in kept if n in ledger.kept.get(request.request_id, ())]
+    free = [i for ids in ledger.free(name, target.shapes).values() for i in ids if i not in refused]
+    nodes: tuple[str, ...] = ()
+    if request.fabric_size <= 1 and 0 < len(own) < request.size:
+        more = choose(_by_domain(ledger, name, free), request.size - len(own))
+        nodes = tuple(sorted((*own, *more), key=lambda n: (cells[n].domain, n))) if more else ()
+    for pool in (own, [*own, *free], [*kept, *free]):
+        nodes = nodes or choose(_by_domain(ledger, name, pool), request.size, request.fabric_size)
+    return Choice(nodes, ledger.cells_of(name, (n for n in nodes if n not in ledger.kept_until)))
+
+
+def _by_domain(ledger: Ledger, name: str, node_ids: list[str]) -> dict[Domain, list[str]]:
+    found: dict[Domain, list[str]] = {}
+    for node_id in sorted(node_ids):
+        found.setdefault(ledger.index.fabrics[name].cells[node_id].domain, []).append(node_id)
+    return found

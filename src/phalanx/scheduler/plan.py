@@ -45,6 +45,7 @@ def plan(snapshot: Snapshot, policy: Policy = _DEFAULT, index: FleetIndex | None
     order = queue(snapshot, policy)
     for request in order:
         run.consider(request)
+        run.ledger.lending.add(request.request_id)
     return run.finish(order)
 
 
@@ -61,6 +62,7 @@ class _Run:
         self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
         self.retained = {r.request_id for r in snapshot.retentions if r.until_ms > self.now}
+        self.ledger.lending |= self.retained - {r.request_id for r in snapshot.pending}
         for request in snapshot.pending:
             if request.request_id in self.retained:
                 self.quotas.take(request)           # its nodes are kept, so is its quota
@@ -107,7 +109,7 @@ class _Run:
     def finish(self, order: list[Request]) -> Plan:
         """Reasons, forecasts and the plan."""
         self._second_look()
-        reasons = Reasons(self.ledger, self.claims)
+        reasons = Reasons(self.ledger, self.claims, self.blocked)
         forecasts = self.policy.forecasts
         promised = {claim.request_id: claim.start_ms for claim in self.claims}
         for request in self.blocked:

@@ -104,7 +104,8 @@ class SharedNodes:
             ids = choose({d: i for d, i in free.items() if i}, 1)
             if not ids:
                 continue
-            together = self.ledger.cells_of(name, (*ids, *(i for i in opened if self.ledger.index.home[i] == name)))
+            here = (i for i in opened if self.ledger.index.home[i] == name and i not in self.ledger.kept_until)
+            together = self.ledger.cells_of(name, (*ids, *here))
             if all(claim.allows(together, end_ms) for claim in claims if claim.fabric == name):
                 return self._empty(ids[0], target)
         return None
@@ -126,7 +127,8 @@ class SharedNodes:
         self.opened = self.opened or bool(fresh)
         for shared in fresh:
             self._all()[shared.node.node_id] = shared
-            cells = self.ledger.cells_of(shared.fabric, (shared.node.node_id,))
+            kept = shared.node.node_id in self.ledger.kept_until      # no claim counts on a kept node
+            cells = self.ledger.cells_of(shared.fabric, () if kept else (shared.node.node_id,))
             for claim in claims:
                 if claim.fabric == shared.fabric:
                     claim.book(cells, end_ms)

@@ -16,9 +16,11 @@ Numbers = list[tuple[str, Number]]
 class Reasons:
     """Remembers what requests of one kind and size have in common: a thousand waiting gangs are a few kinds."""
 
-    def __init__(self, ledger: Ledger, claims: list[Claim]) -> None:
+    def __init__(self, ledger: Ledger, claims: list[Claim], blocked: list[Request]) -> None:
         self.ledger = ledger
         self.claims = claims
+        self.blocked = blocked
+        self._owners = {claim.request_id for claim in claims}
         self._known: dict[tuple[int, int], Reason] = {}
         self._plains: dict[int, dict[str, int]] = {}
         self._aways: dict[int, dict[str, dict[str, int]]] = {}
@@ -26,7 +28,7 @@ class Reasons:
 
     def why(self, request: Request) -> Reason:
         """The dominant reason for a request that the fleet could run and that has not started."""
-        if request.excluded_nodes or request.request_id in self.ledger.kept:
+        if request.excluded_nodes or request.request_id in self.ledger.kept or request.request_id in self._owners:
             return self._explain(request)
         key = (id(self.ledger.view(request)), request.size)
         if key not in self._known:
@@ -61,7 +63,7 @@ class Reasons:
         if request.fabric_size > 1 and plain[name] >= request.size:
             extra: Numbers = [("fabric_size", request.fabric_size), ("best", free), ("network", network)]
             return Reason(ReasonCode.DOMAIN, (*self._ask(request, plain[name]), *extra), None, Wish(WishKind.FABRIC_SIZE, 1))
-        kept = [(owner, n) for owner, ids in self.ledger.kept.items() if owner != request.request_id for n in ids]
+        kept = self._kept_from(request)
         kept_here = sorted({owner for owner, n in kept if self.ledger.index.home[n] == name})
         count_here = sum(1 for _, n in kept if self.ledger.index.home[n] == name)
         if count_here and free + count_here >= request.size:
@@ -85,7 +87,7 @@ class Reasons:
             for state, count in states.items():
                 away[state] = away.get(state, 0) + count
         excluded = sum(1 for n in request.excluded_nodes if self.ledger.is_free(n))
-        kept = sum(len(ids) for owner, ids in self.ledger.kept.items() if owner != request.request_id)
+        kept = len(self._kept_from(request))
         held = total - free_in_all - sum(away.values()) - shared - kept
         holders, wish = self._holders(target, sorted(fabrics, key=lambda f: (f.name != name, f.name)), request.size - free)
         for label, count in (("held", held), ("shared", shared), ("retained", kept), ("excluded", excluded), *sorted(away.items())):
@@ -120,11 +122,17 @@ class Reasons:
     def _claimed(self, request: Request, name: str, free: int) -> Reason:
         claims = [c for c in self.claims if c.fabric == name and c.request_id != request.request_id]
         numbers: Numbers = [*self._ask(request, free), ("network", name.rsplit("/", 1)[-1])]
-        if not claims:
-            return Reason(ReasonCode.NO_CAPACITY, tuple(numbers))
+        if not claims:      # strict order: whoever waits first keeps everything free
+            first = self.blocked[0].request_id if self.blocked else ""
+            return Reason(ReasonCode.RESERVED, (*numbers, ("for", first)), None, Wish(WishKind.RESERVATION_GONE, 0, first))
         claim = claims[0]
         numbers += [("for", claim.request_id), ("until_ms", claim.start_ms)]
         return Reason(ReasonCode.RESERVED, tuple(numbers), None, Wish(WishKind.RESERVATION_GONE, 0, claim.request_id))
+
+    def _kept_from(self, request: Request) -> list[tuple[str, str]]:
+        """(owner, node) of free nodes that are kept for others."""
+        kept, given = self.ledger.kept, self.ledger.given
+        return [(owner, n) for owner, ids in sorted(kept.items()) if owner != request.request_id for n in ids if n not in given]
 
     def _draining(self, request: Request, target: Target) -> Reason | None:
         """Some fabric would have room if its nodes were all in service."""

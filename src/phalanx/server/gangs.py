@@ -77,8 +77,7 @@ class Gangs:
 
     def app_is_quiet(self, app_id: str) -> bool:
         """Every rank of the app is confirmed gone; agents send the last log line before they say so."""
-        gone = (MemberState.EXITED, MemberState.RELEASED)
-        return all(member.state in gone for gang in self.of_app(app_id) for member in gang.members)
+        return all(gang.all_gone for gang in self.of_app(app_id))
 
     def authenticate(self, task_id: str, assignment: int, secret: str) -> tuple[str, int, int] | None:
         """Is this the shim of that task? Assignments that are over are not let in."""
@@ -94,11 +93,14 @@ class Gangs:
         gang = self.running.get(assignment)
         if gang is None:
             return False
+        gone_before = gang.all_gone
         instructions = gang.handle(event, self._server.now_ms())
         for record in gang.take_changed():
             unit.put(record)
         for instruction in instructions:
             self.carry_out(unit, gang, instruction)
+        if gang.all_gone and not gone_before:
+            self._ended(unit, gang)
         return True
 
     def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int) -> Gang:
@@ -217,8 +219,6 @@ class Gangs:
                 unit.after(server.planning.soon)
             case ev.GangOver(dirty):
                 self._over(unit, gang, dirty)
-        if gang.assignment.phase == Phase.ENDING and isinstance(instruction, ev.Release):
-            self._ended(unit, gang)
 
     def _waker(self, topic: tuple[str, str]) -> Callable[[], None]:
         return lambda: self._server.topics.wake(topic)

@@ -45,6 +45,7 @@ class Database:
             sa.event.listen(self._engine, "connect", _sqlite_settings(durability))
         self._insert: Any = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
         self._gathered: list[Unit] = []
+        self._latest: Future[None] | None = None
         self._queue: queue.SimpleQueue[list[Unit] | None] = queue.SimpleQueue()
         self._upserts: dict[str, Any] = {}
         self._failed: BaseException | None = None
@@ -66,10 +67,16 @@ class Database:
         """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError."""
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()     # who stops waiting does not stop the write, nor the writer
+        self._latest = done
         self._gathered.append((writes, done))
         if len(self._gathered) == 1:
             self._hand_over_later(asyncio.get_running_loop(), GATHER_TURNS)
         return asyncio.wrap_future(done)
+
+    async def caught_up(self) -> None:
+        """Return once all that was taken in so far is on disk: before an answer tells what memory already knows."""
+        if self._latest is not None and not self._latest.done():
+            await asyncio.wrap_future(self._latest)
 
     def close(self) -> None:
         """Write what is queued, then let go of the database."""

@@ -33,6 +33,7 @@ def facts():
     imported = time.monotonic()
     a = torch.arange(512 * 512, dtype=torch.float32).reshape(512, 512) / (512 * 512)
     right = bool(torch.allclose((a.cuda() @ a.cuda()).cpu(), a @ a, rtol=1e-3))
+    across = bool((torch.arange(1 << 20, device="cuda:0").to(f"cuda:{torch.cuda.device_count() - 1}").cpu() == torch.arange(1 << 20)).all())
     x = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     for _ in range(3):
         x @ x
@@ -43,10 +44,11 @@ def facts():
     end.record()
     torch.cuda.synchronize()
     return {
-        "torch": torch.__version__, "available": torch.cuda.is_available(), "devices": torch.cuda.device_count(),
+        "torch": torch.__version__, "available": torch.cuda.is_available(), "devices": torch.cuda.device_count(), "across": across,
         "name": torch.cuda.get_device_name(0), "right": right, "tflops": round(10 * 2 * 8192**3 / start.elapsed_time(end) / 1e9),
         "import_s": round(imported - began, 1), "nodes": sorted(n for n in os.listdir("/dev") if n.startswith("nvidia")),
-        "cards": cards(), "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH"),
+        "caps": os.listdir("/dev/nvidia-caps") if os.path.exists("/dev/nvidia-caps") else [], "cards": cards(),
+        "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH"),
         "loaded": sorted({line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line}),
     }
 
@@ -58,8 +60,16 @@ def alone():
 
 @app.function(gpu=KIND, timeout=600)
 def my_cards(seconds):
+    print("holding", flush=True)
     time.sleep(seconds)
     return cards()
+
+
+@app.function(timeout=600)
+def without():
+    import torch
+
+    return [torch.cuda.is_available(), sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))]
 
 
 @app.function(gpu=f"{KIND}:{COUNT}", timeout=600)
@@ -125,3 +135,13 @@ def after_a_kill():
 def side_by_side():
     calls = [my_cards.spawn(5) for _ in range(COUNT)]
     say("cards", [call.get() for call in calls])
+
+
+@app.local_entrypoint()
+def hold_one(seconds: int):
+    say("cards", my_cards.remote(seconds))
+
+
+@app.local_entrypoint()
+def none():
+    say("without", without.remote())
