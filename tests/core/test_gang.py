@@ -267,6 +267,36 @@ def test_an_import_that_never_ends_fails_what_waits() -> None:
     assert isinstance(failing, ev.FailWaiting) and "9 s on rank 1" in failing.failure.sentence
 
 
+def test_an_enter_that_never_ends_on_one_rank_of_a_cluster_fails_what_waits() -> None:
+    """A cluster's ranks say hello between import and @enter: that all said it is not the end of the start."""
+    story = Story(2)
+    story.gang.assignment.startup_timeout_ms = 60_000
+    story.prepared()
+    story.tell(*(ev.PeersReached(r) for r in story.ranks), *(ev.Hello(r) for r in story.ranks), *(ev.ClusterHello(r) for r in story.ranks))
+    story.tell(ev.AsksForInputs(0), ev.TimerFired("startup"), after_ms=60_000)
+    failure = story.gang.assignment.failures[0]
+    assert failure.cause == Cause.TIMEOUT and "rank 1 (node node-1)" in failure.sentence
+    assert len([f for f in story.exit_all(137) if isinstance(f, ev.FailWaiting)]) == 1
+
+
+def test_a_cluster_whose_ranks_all_ask_for_inputs_has_started() -> None:
+    story = Story(2).running()
+    assert story.tell(ev.TimerFired("startup")) == []
+
+
+def test_a_scaled_down_container_that_ends_badly_fails_no_input_that_waits() -> None:
+    story = Story(1, clustered=False).running()
+    story.tell(ev.StopAsked(Cause.IDLE, "scaled down", graceful=True))
+    story.tell(ev.Exited(0, story.now, code=1))
+    assert story.asked(ev.FailWaiting) == [] and story.asked(ev.Release) == [ev.Release(0)]
+
+
+def test_a_lost_node_that_is_back_before_the_verdict_is_told_to_clean_up() -> None:
+    story = Story(2).working()
+    story.tell(ev.NodeLost(1, "node node-1 was away for over 15 minutes"))
+    assert ev.Release(1) in story.tell(ev.Exited(0, story.now + 1, signal=2))
+
+
 def test_what_remains_on_a_node_is_reported_with_the_rank() -> None:
     story = Story(2).working()
     story.tell(ev.Put(0, "in-1", 1, OK), ev.Put(1, "in-1", 1, OK), ev.StopAsked(Cause.STOPPED))

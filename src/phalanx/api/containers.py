@@ -70,8 +70,8 @@ class Containers:
 
     def FunctionCallPutDataOut(self, request: Any, caller: Caller, unit: Unit) -> Any:
         """A generator's data; that of ranks above 0 is dropped, like their results."""
-        if self._containers.speaks_for_cluster(*_task(caller)):
-            call_id = request.function_call_id or self._server.world[Input][request.attempt_token].call_id
+        call_id = self._containers.generates(*_task(caller), request.function_call_id or request.attempt_token)
+        if call_id:
             self._server.calls.add_chunks(unit, call_id, [(chunk.index, chunk.SerializeToString()) for chunk in request.data_chunks])
         return Empty()
 

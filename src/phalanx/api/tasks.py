@@ -8,7 +8,7 @@ from modal_proto import api_pb2
 
 from phalanx.model.app import App
 from phalanx.model.caller import Caller
-from phalanx.model.cluster import Assignment, Attempt, Member, MemberState, Phase
+from phalanx.model.cluster import Assignment, Member, MemberState, Phase
 from phalanx.model.refusal import invalid, not_found
 from phalanx.server.server import Server
 from phalanx.server.unit import Unit
@@ -66,13 +66,8 @@ class Tasks:
         """The inputs that the asking container has and has not put yet, oldest first."""
         if not caller.is_task:
             raise invalid("TaskCurrentInputs is for containers: it says what the asking one works on")
-        open_now = [
-            attempt
-            for attempt in self._server.world[Attempt].values()
-            if attempt.assignment == caller.assignment and caller.rank in attempt.fetched and caller.rank not in attempt.results
-        ]
-        open_now.sort(key=lambda attempt: attempt.position)
-        return api_pb2.TaskCurrentInputsResponse(input_ids=[attempt.input_id for attempt in open_now])
+        attempts = self._server.containers.open_attempts(caller.assignment, caller.rank)
+        return api_pb2.TaskCurrentInputsResponse(input_ids=[attempt.input_id for attempt in attempts])
 
     def ClusterGet(self, request: Any, caller: Caller, unit: Unit) -> Any:
         for assignment in self._assignments.values():

@@ -70,6 +70,12 @@ class Gang:
         """Is the end of every rank confirmed? Its verdict fell then."""
         return all(member.state in (MemberState.EXITED, MemberState.RELEASED) for member in self.members)
 
+    def is_beginning(self, rank: int) -> bool:
+        """In import or @enter? A cluster's rank is READY before @enter, and through it when it asks for inputs."""
+        member = self.members[rank]
+        in_enter = member.state == MemberState.READY and not member.asked and not self._is_busy(rank)
+        return member.state == MemberState.IMPORTING or in_enter
+
     def must_leave(self, rank: int) -> bool:
         """Should a rank that asks for inputs get the kill switch?"""
         if self.assignment.phase in (Phase.ENDING, Phase.ENDED):
@@ -225,6 +231,9 @@ class Gang:
 
     def _asks(self, rank: int) -> list[ev.Instruction]:
         member = self.members[rank]
+        if not member.asked:
+            member.asked = True
+            self._touch(member)
         if member.state != MemberState.IMPORTING or self.assignment.clustered:
             return []
         self._move(member, MemberState.READY)
@@ -324,9 +333,10 @@ class Gang:
         return self._fail(Failure(Cause.TIMEOUT, late, now_ms, sentence, input_id=attempt.input_id), now_ms)
 
     def _startup_over(self, now_ms: int) -> list[ev.Instruction]:
-        late = next((m.rank for m in self.members if m.state == MemberState.IMPORTING), None)
-        if late is None:
+        beginning = [member for member in self.members if self.is_beginning(member.rank)]
+        if not beginning:
             return []
+        late = min(beginning, key=lambda member: member.state != MemberState.IMPORTING).rank    # others may only wait for its hello
         seconds = self.assignment.startup_timeout_ms / 1000
         sentence = f"import and @enter took longer than the startup timeout of {seconds:g} s{self._on(late)}"
         return self._fail(Failure(Cause.TIMEOUT, late, now_ms, sentence), now_ms)
@@ -432,12 +442,12 @@ class Gang:
         self.assignment.verdict = verdict
         self._touch(self.assignment)
         instructions: list[ev.Instruction] = []
-        never_ran = not self.open and self._next_position == 1
+        never_ran = not self.open and self._next_position == 1 and not self.assignment.draining    # let go: what waits was not for it
         for attempt in list(self.open):
             instructions.append(self._close(attempt, self._outcome(attempt, verdict)))
         if never_ran and verdict.user_fault and verdict.cause in _USER_CAUSES:
             instructions.append(ev.FailWaiting(verdict))
-        instructions += [ev.Release(member.rank) for member in self.members if not member.node_lost]
+        instructions += [ev.Release(member.rank) for member in self.members]    # a lost node may be back
         for member in self.members:
             if member.node_lost:   # nobody is left there to answer
                 instructions += self._released(member.rank, "", now_ms)

@@ -82,6 +82,7 @@ class Member:
     oom_killed: bool = False
     sentence: str = ""
     reached: bool = False
+    asked: bool = False         # for inputs: it is through import and @enter
     node_lost: bool = False     # nobody will confirm that it is cleaned up
     created_ms: int = 0
     started_ms: int = 0

@@ -231,7 +231,9 @@ class Agents(AgentsBase):
         if isinstance(event, ev.Exited):
             await self._server.logs.ended(report.assignment, report.rank)
         await self._server.act(change)
-        if not known and not isinstance(event, ev.Released):   # of an assignment that is over: it may go
+        member = self._server.world[Member].get((report.assignment, report.rank))
+        done_with = not known or (member is not None and member.state == MemberState.RELEASED)    # over, or its node had been given up
+        if done_with and not isinstance(event, ev.Released):   # it may go
             session.outgoing.put_nowait(pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank)))
 
     def _event(self, session: Session, report: Any) -> ev.Event | None:

@@ -9,7 +9,7 @@ from phalanx.core.states import move_app
 from phalanx.model.app import App, AppState
 from phalanx.model.cluster import Cause, Member, MemberState
 from phalanx.model.refusal import Refusal, RefusalKind, invalid, not_found
-from phalanx.model.work import Call, Function, Input, InputState
+from phalanx.model.work import Call, Function
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ class Apps:
 
     def has_work(self, app_id: str) -> bool:
         """An input of the app is not decided yet."""
-        calls = {call.call_id for call in self._server.world[Call].values() if call.app_id == app_id}
-        return any(i.call_id in calls and i.state != InputState.DONE for i in self._server.world[Input].values())
+        return any(call.app_id == app_id and call.num_outputs < call.num_inputs for call in self._server.world[Call].values())
 
     def input_decided(self, unit: Unit, app_id: str) -> None:
         """An output was written: a detached app without its client ends with its last one, once that is on disk."""

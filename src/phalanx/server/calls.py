@@ -61,9 +61,7 @@ class Calls:
         function: Function | None = self._server.world[Function].get(function_id)
         if function is None:
             raise not_found("function", function_id, "Its app may have been stopped, or belongs to another server")
-        app: App = self._server.world[App][function.app_id]
-        if app.state in STOPPED_APP_STATES:
-            raise Refusal(RefusalKind.CONFLICT, f"app '{app.name or app.description}' is stopped: it takes no more calls")
+        self._check_app(function.app_id)
         call = Call(
             self._server.new_id("fc"), function_id, function.app_id, kind, invocation, parent_input_id, return_exceptions,
             inputs_finished=kind == api_pb2.FUNCTION_CALL_TYPE_UNARY, created_ms=self._server.now_ms(),
@@ -75,6 +73,7 @@ class Calls:
         """Add inputs (index, serialized FunctionInput) to a call's queue."""
         if call.state != CallState.OPEN:
             raise Refusal(RefusalKind.CONFLICT, f"call {call.call_id} was cancelled: it takes no more inputs")
+        self._check_app(call.app_id)
         pool = self._server.gangs.pool(call.function_id)
         spawned = call.invocation == api_pb2.FUNCTION_CALL_INVOCATION_TYPE_ASYNC
         most = MOST_SPAWNED if spawned else MOST_WAITING
@@ -94,6 +93,11 @@ class Calls:
         unit.after(self._server.planning.soon)
         return items
 
+    def _check_app(self, app_id: str) -> None:
+        app: App = self._server.world[App][app_id]
+        if app.state in STOPPED_APP_STATES:
+            raise Refusal(RefusalKind.CONFLICT, f"app '{app.name or app.description}' is stopped: it takes no more calls")
+
     def finish_inputs(self, unit: Unit, call: Call) -> None:
         call.inputs_finished = True
         unit.put(call)
@@ -108,8 +112,8 @@ class Calls:
 
     def chunks_after(self, call_id: str, index: int) -> list[Chunk]:
         last = self._chunks.get(call_id, 0)
-        chunks: list[Chunk] = [self._server.world[Chunk][(call_id, at)] for at in range(index + 1, last + 1)]
-        return chunks
+        chunks = self._server.world[Chunk]
+        return [chunks[call_id, at] for at in range(index + 1, last + 1) if (call_id, at) in chunks]
 
     def add_chunks(self, unit: Unit, call_id: str, chunks: list[tuple[int, bytes]]) -> None:
         """A generator's data, numbered from 1; what is there already is not added again."""
@@ -143,7 +147,8 @@ class Calls:
         if item.state == InputState.DONE or item.attempt != decision.attempt:
             return
         function: Function = self._server.world[Function][item.function_id]
-        if decision.status == "failed" and item.state == InputState.RUNNING and item.user_failures < function.retries:
+        may_retry = item.state == InputState.RUNNING and item.user_failures < function.retries and not self._stopped(item)
+        if decision.status == "failed" and may_retry:
             item.user_failures += 1
             delay = min(function.retry_initial_ms * function.retry_backoff ** (item.user_failures - 1), function.retry_max_ms)
             self._back_in_queue(unit, item, _sentence(decision), int(delay))
@@ -162,6 +167,9 @@ class Calls:
 
     def requeue(self, unit: Unit, item: Input, sentence: str) -> None:
         """An infrastructure failure: back to its place in the queue, from a budget of its own."""
+        if self._stopped(item):     # while its cluster was ending already: nothing would take it from the queue
+            self._write(unit, item, RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, "its app was stopped")), "")
+            return
         item.infra_failures += 1
         if item.infra_failures > INFRA_BUDGET:
             why = f"gave up after {INFRA_BUDGET} restarts that were not the program's fault; the last: {sentence}"
@@ -172,11 +180,16 @@ class Calls:
     def terminate_waiting(self, unit: Unit, item: Input, sentence: str) -> None:
         self._server.gangs.pool(item.function_id).remove(item)
         self._write(unit, item, RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, sentence)), "")
+        unit.after(self._server.planning.soon)      # what was to start for it need not, and it is shown as waiting no more
 
     def fail_waiting(self, unit: Unit, item: Input, failure: Failure) -> None:
         """User code failed before it took an input."""
         self._server.gangs.pool(item.function_id).remove(item)
         self._write(unit, item, RankResult("failed", result_of(failure, "failed")), "")
+
+    def _stopped(self, item: Input) -> bool:
+        app: App = self._server.world[App][self._server.world[Call][item.call_id].app_id]
+        return app.state in STOPPED_APP_STATES
 
     def _back_in_queue(self, unit: Unit, item: Input, sentence: str, delay_ms: int) -> None:
         item.state = InputState.PENDING
@@ -186,9 +199,10 @@ class Calls:
         self._server.gangs.pool(item.function_id).add(item)
         unit.after(lambda: self._work_arrived(item.function_id))
         if delay_ms:
-            unit.after(lambda: self._later(item.function_id, delay_ms + 1))
+            unit.after(lambda: self.look_later(item.function_id, delay_ms + 1))
 
-    def _later(self, function_id: str, delay_ms: int) -> None:
+    def look_later(self, function_id: str, delay_ms: int) -> None:
+        """A retry's delay ends then, and nothing else says so."""
         self._server.clock.call_after(delay_ms, lambda: self._work_arrived(function_id))
 
     def _write(self, unit: Unit, item: Input, result: RankResult, task_id: str) -> None:

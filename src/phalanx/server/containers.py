@@ -9,6 +9,7 @@ from phalanx.core import events as ev
 from phalanx.core.gang import Gang
 from phalanx.model.cluster import Attempt, Cause, Member, MemberState, Phase, RankResult
 from phalanx.model.refusal import not_found
+from phalanx.model.work import Input
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Containers:
         A batched function takes up to `most`, and waits up to `linger_s` for them once there is one. Raises MustLeave when there
         will be none.
         """
-        await self._came_so_far(assignment, rank)
+        self._came_so_far(assignment, rank)
         if not await self._wait_for_inputs(assignment, rank, 1, timeout_s):
             return []
         if most > 1 and linger_s > 0:
@@ -69,11 +70,11 @@ class Containers:
             attempts.append(attempt)
         return attempts
 
-    async def _came_so_far(self, assignment: int, rank: int) -> None:
-        """Its first question says that the container is through import and @enter."""
+    def _came_so_far(self, assignment: int, rank: int) -> None:
+        """Its first question says that the container is through import and @enter. Nobody waits for the disk: it asks again."""
         gang = self._server.gangs.running.get(assignment)
-        if gang is not None and gang.members[rank].state == MemberState.IMPORTING:
-            await self._server.act(lambda unit: self._server.gangs.dispatch(unit, assignment, ev.AsksForInputs(rank)))
+        if gang is not None and gang.is_beginning(rank):
+            self._server.act(lambda unit: self._server.gangs.dispatch(unit, assignment, ev.AsksForInputs(rank)))
 
     async def _wait_for_inputs(self, assignment: int, rank: int, count: int, timeout_s: float) -> bool:
         """Are there so many for this rank, now or before the time-out?"""
@@ -111,9 +112,18 @@ class Containers:
         """The user's module, or @enter, raised."""
         self._server.gangs.dispatch(unit, assignment, ev.TaskFailed(rank, result, sentence))
 
-    def speaks_for_cluster(self, assignment: int, rank: int) -> bool:
-        """Rank 0 of an assignment that is not over: a generator's data from others is dropped, like their results."""
-        return rank == 0 and assignment in self._server.gangs.running
+    def open_attempts(self, assignment: int, rank: int) -> list[Attempt]:
+        """What a rank works on: fetched and not put yet, in the order of delivery."""
+        gang = self._server.gangs.running.get(assignment)
+        return [a for a in gang.open if rank in a.fetched and rank not in a.results] if gang else []
+
+    def generates(self, assignment: int, rank: int, input_or_call_id: str) -> str:
+        """The call whose data this rank may add to, or "": rank 0 speaks for its cluster, about what it works on; all else is dropped."""
+        if rank != 0:
+            return ""
+        inputs = self._server.world[Input]
+        calls = {a.input_id: inputs[a.input_id].call_id for a in self.open_attempts(assignment, rank)}
+        return calls.get(input_or_call_id) or (input_or_call_id if input_or_call_id in calls.values() else "")
 
     def stop(self, unit: Unit, task_id: str, graceful: bool) -> None:
         """A container's stop stops its whole cluster: members never go alone."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang, GangPolicy
 from phalanx.model.app import App
-from phalanx.model.cluster import Assignment, Attempt, Cause, Member, MemberState, Phase
+from phalanx.model.cluster import Assignment, Attempt, Cause, Member, Phase
 from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Start
 from phalanx.model.work import Function, Input, InputState
@@ -59,6 +59,9 @@ class Gangs:
         for item in world[Input].values():
             if item.state == InputState.PENDING:
                 self.pool(item.function_id).add(item)
+                delay_ms = item.not_before_ms - self._server.now_ms()
+                if delay_ms > 0:
+                    self._server.calls.look_later(item.function_id, delay_ms + 1)
 
     def forget(self, app_ids: set[str]) -> None:
         """Their rows are gone."""
@@ -236,7 +239,7 @@ class Gangs:
             self._arm(number, "linger", self._policy.linger_ms)
         if gang.assignment.draining and not gang.open:
             self._arm(number, "drain", self._policy.grace_ms)
-        if gang.assignment.phase == Phase.RUNNING and any(m.state == MemberState.IMPORTING for m in gang.members):
+        if gang.assignment.phase == Phase.RUNNING and any(gang.is_beginning(m.rank) for m in gang.members):
             self._arm(number, "startup", gang.assignment.startup_timeout_ms)
         for attempt in gang.open:
             if attempt.fetched and gang.assignment.timeout_ms:
@@ -245,6 +248,7 @@ class Gangs:
                 self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id, attempt.attempt)
             elif 0 in attempt.results:
                 self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id, attempt.attempt)
+
     def _running(self, gang: Gang) -> None:
         pool = self.pool(gang.assignment.function_id)
         pool.failed_starts = pool.not_before_ms = 0

@@ -96,7 +96,7 @@ class Server:
         return self.commit_soon(unit)
 
     def commit_soon(self, unit: Unit) -> asyncio.Task[None]:
-        """For timers, which have nobody to answer: commit and act while the loop goes on."""
+        """Commit and act while the loop goes on, whoever waits for it or no longer does."""
         task = asyncio.ensure_future(unit.commit())
         self.must_succeed(task)
         return task
