@@ -13,7 +13,7 @@ from modal_proto import api_pb2
 
 from phalanx.core import events as ev
 from phalanx.model.cluster import Assignment, Phase
-from phalanx.model.work import Input, InputState
+from phalanx.model.work import Call, Input, InputState
 from tests.harness.callers import Caller, Failed
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import Died, FakeFleet, FakeRank
@@ -107,6 +107,16 @@ def test_a_map_of_a_stopped_app_takes_no_more_inputs(control_plane: ControlPlane
     assert refused.value.status == Status.FAILED_PRECONDITION
 
 
+def test_a_call_beyond_the_limit_leaves_nothing(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.server.calls.MOST_WAITING", 1)
+    caller = Caller(control_plane)
+    function_id = caller.function()
+    first = caller.call(function_id)
+    with pytest.raises(GRPCError, match="1 inputs of this function wait already"):
+        caller.call(function_id)
+    assert list(control_plane.server.world[Call]) == [first]
+
+
 def test_a_cancelled_call_waits_for_nodes_no_more(control_plane: ControlPlane, fleet: Any) -> None:
     nodes = fleet(2)
     nodes.program = work_on
@@ -165,3 +175,30 @@ def test_a_request_that_can_not_be_committed_ends_the_process(control_plane: Con
         caller.plane.rpc("AppCreate", api_pb2.AppCreateRequest(description="lost", app_state=api_pb2.APP_STATE_EPHEMERAL))
     until(lambda: ended)
     control_plane.bugs.clear()
+
+
+def test_one_container_that_dies_in_its_import_fails_nothing_while_another_works(control_plane: ControlPlane, fleet: Any) -> None:
+    """A map's inputs wait for whoever has a place; that one of many starts died is no verdict on all of them."""
+    nodes = fleet(1)
+    may_end = asyncio.Event()
+    imports: list[FakeRank] = []
+
+    async def second_dies(rank: FakeRank) -> None:
+        imports.append(rank)
+        if len(imports) == 2:
+            raise Died(signal=9)
+
+    async def wait(rank: FakeRank, item: Any) -> str:
+        await may_end.wait()
+        return "done"
+
+    nodes.on_import, nodes.program = second_dies, wait
+    caller = Caller(control_plane)
+    function_id = caller.function()
+    first = caller.call(function_id)
+    until(lambda: nodes.ran)
+    second = caller.call(function_id)
+    until(lambda: any(rank.exited for rank in imports))
+    until(lambda: len(control_plane.server.gangs.running) == 1)
+    control_plane.call(may_end.set)
+    assert [caller.result(call_id) for call_id in (first, second)] == ["done", "done"]

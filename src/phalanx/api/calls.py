@@ -31,6 +31,7 @@ class Calls:
     # ------------------------------------------------------------ making a call
 
     def FunctionMap(self, request: Any, caller: Caller, unit: Unit) -> Any:
+        self._server.calls.check_room(request.function_id, request.function_call_invocation_type, len(request.pipelined_inputs))
         call = self._server.calls.create(
             unit, request.function_id, request.function_call_type, request.function_call_invocation_type,
             request.parent_input_id, request.return_exceptions,

@@ -186,7 +186,10 @@ def token_sentence(token_id: str) -> str:
 
 
 class errors_for_the_user:
-    """Refusals become statuses with their sentence; anything else is our fault: logged, and the process starts again from its store."""
+    """Refusals become statuses with their sentence; anything else is our fault: logged and answered INTERNAL.
+
+    With PHALANX_CRASH_ON_BUG set the process ends there, and starts again from its store.
+    """
 
     def __init__(self, rpc: str) -> None:
         self._rpc = rpc

@@ -70,6 +70,13 @@ class Gang:
         """Is the end of every rank confirmed? Its verdict fell then."""
         return all(member.state in (MemberState.EXITED, MemberState.RELEASED) for member in self.members)
 
+    @property
+    def died_early(self) -> bool:
+        """Did user code fail before it took an input? Not where it was let go: what waits was not for it."""
+        verdict = self.assignment.verdict
+        never_ran = self._next_position == 1 and not self.assignment.draining
+        return self.all_gone and never_ran and verdict is not None and verdict.user_fault and verdict.cause in _USER_CAUSES
+
     def is_beginning(self, rank: int) -> bool:
         """In import or @enter? A cluster's rank is READY before @enter, and through it when it asks for inputs."""
         member = self.members[rank]
@@ -442,10 +449,9 @@ class Gang:
         self.assignment.verdict = verdict
         self._touch(self.assignment)
         instructions: list[ev.Instruction] = []
-        never_ran = not self.open and self._next_position == 1 and not self.assignment.draining    # let go: what waits was not for it
         for attempt in list(self.open):
             instructions.append(self._close(attempt, self._outcome(attempt, verdict)))
-        if never_ran and verdict.user_fault and verdict.cause in _USER_CAUSES:
+        if self.died_early:
             instructions.append(ev.FailWaiting(verdict))
         instructions += [ev.Release(member.rank) for member in self.members]    # a lost node may be back
         for member in self.members:

@@ -74,12 +74,8 @@ class Calls:
         if call.state != CallState.OPEN:
             raise Refusal(RefusalKind.CONFLICT, f"call {call.call_id} was cancelled: it takes no more inputs")
         self._check_app(call.app_id)
+        self.check_room(call.function_id, call.invocation, len(payloads))
         pool = self._server.gangs.pool(call.function_id)
-        spawned = call.invocation == api_pb2.FUNCTION_CALL_INVOCATION_TYPE_ASYNC
-        most = MOST_SPAWNED if spawned else MOST_WAITING
-        if len(pool.waiting) + len(payloads) > most:
-            sentence = f"{len(pool.waiting)} inputs of this function wait already, and {most} is the limit: try again later"
-            raise Refusal(RefusalKind.EXHAUSTED, sentence)
         items = []
         for idx, payload in payloads:
             item = Input(self._server.new_id("in"), call.call_id, call.function_id, idx, payload, created_ms=self._server.now_ms())
@@ -92,6 +88,15 @@ class Calls:
         self._wake_clusters(call.function_id)       # at once: their leases are later units, on disk with this one and never before it
         unit.after(self._server.planning.soon)
         return items
+
+    def check_room(self, function_id: str, invocation: int, more: int) -> None:
+        """Refuses inputs beyond what may wait of one function."""
+        pool = self._server.gangs.pools.get(function_id)
+        waiting = len(pool.waiting) if pool else 0
+        most = MOST_SPAWNED if invocation == api_pb2.FUNCTION_CALL_INVOCATION_TYPE_ASYNC else MOST_WAITING
+        if waiting + more > most:
+            sentence = f"{waiting} inputs of this function wait already, and {most} is the limit: try again later"
+            raise Refusal(RefusalKind.EXHAUSTED, sentence)
 
     def _check_app(self, app_id: str) -> None:
         app: App = self._server.world[App][app_id]

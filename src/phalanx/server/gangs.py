@@ -63,9 +63,10 @@ class Gangs:
                 if delay_ms > 0:
                     self._server.calls.look_later(item.function_id, delay_ms + 1)
 
-    def forget(self, app_ids: set[str]) -> None:
-        """Their rows are gone."""
-        self.by_task = {task_id: member for task_id, member in self.by_task.items() if member.app_id not in app_ids}
+    def forget(self) -> None:
+        """Rows of members and functions are gone."""
+        members = self._server.world[Member]
+        self.by_task = {task_id: member for task_id, member in self.by_task.items() if (member.assignment, member.rank) in members}
         self.pools = {f: pool for f, pool in self.pools.items() if f in self._server.world[Function]}
 
     # ------------------------------------------------------------ what others ask
@@ -213,6 +214,8 @@ class Gangs:
                 server.calls.decide(unit, gang, instruction)
             case ev.Requeue(input_id, sentence):
                 server.calls.requeue(unit, server.world[Input][input_id], sentence)
+            case ev.FailWaiting() if self._works_elsewhere(gang):
+                pass    # one container of many died early: the others take what waits, and the next start is delayed (_ended)
             case ev.FailWaiting(failure):
                 for _, _, input_id in list(self.pool(gang.assignment.function_id).waiting):
                     server.calls.fail_waiting(unit, server.world[Input][input_id], failure)
@@ -222,6 +225,11 @@ class Gangs:
                 unit.after(server.planning.soon)
             case ev.GangOver(dirty):
                 self._over(unit, gang, dirty)
+
+    def _works_elsewhere(self, gang: Gang) -> bool:
+        """Has another cluster of the function come through import and @enter?"""
+        others = (other for other in self.pool(gang.assignment.function_id).gangs.values() if other is not gang and other.is_counted)
+        return any(all(member.asked for member in other.members) for other in others)
 
     def _waker(self, topic: tuple[str, str]) -> Callable[[], None]:
         return lambda: self._server.topics.wake(topic)
@@ -260,6 +268,10 @@ class Gangs:
         """Every rank is confirmed gone: refusals make their node wait, and an app that was stopped may be done."""
         pool, now = self.pool(gang.assignment.function_id), self._server.now_ms()
         verdict = gang.assignment.verdict
+        if gang.died_early and self._works_elsewhere(gang):
+            pool.failed_starts += 1
+            pool.not_before_ms = retry_at_ms(now, pool.failed_starts)
+            self._server.clock.call_after(pool.not_before_ms - now + 1, self._server.planning.soon)
         if verdict is not None and verdict.cause in (Cause.REFUSED, Cause.NODE) and not verdict.user_fault:
             node_id = gang.members[max(verdict.rank, 0)].node_id
             pool.failed_starts += 1
