@@ -24,6 +24,7 @@ LOG = logging.getLogger("phalanx.serve")
 
 def main() -> int:
     """Exit codes: 0 stopped by a signal, 1 could not start (a sentence says why), 70 a bug or a store that stopped writing."""
+    os.umask(0o077)     # rows and logs hold secrets of calls; whose state folder was there already, it may be open to all
     parser = argparse.ArgumentParser(prog="phalanx.serve")
     parser.add_argument("--state", type=Path, required=True)
     paths = Paths(parser.parse_args().state)

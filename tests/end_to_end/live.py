@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -37,9 +38,13 @@ class Ended:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What it said in lines "## name json": the program's findings, beside all that the client prints."""
-        lines = [line.split(" ", 2) for line in self.out.splitlines() if line.startswith("## ")]
-        return {name: json.loads(value) for _, name, value in lines}
+        """What it said in lines "## name json": the program's findings, beside all that the client prints.
+
+        They are looked for within lines too: the older clients write a rank's line and its end apart, and another thread's
+        in between.
+        """
+        found = re.finditer(r"## (\w+) ", self.out)
+        return {one[1]: json.JSONDecoder().raw_decode(self.out, one.end())[0] for one in found}
 
     def __str__(self) -> str:
         return f"exit code {self.code}\n{self.out}\n{self.err}"
@@ -67,13 +72,13 @@ class Live:
         """A command of ours on this state folder."""
         return _run([sys.executable, "-m", "phalanx.cli.main", command, "--state", str(self.paths.state), *arguments], self.env)
 
-    def modal(self, *arguments: str, version: str = NEWEST, **env: str) -> Ended:
+    def modal(self, *arguments: str, version: str = NEWEST, patience_s: float = PATIENCE_S, **env: str) -> Ended:
         """A command of the stock client."""
-        return _run([_python(version), "-m", "modal", *arguments], self.env | env)
+        return _run([_python(version), "-m", "modal", *arguments], self.env | env, patience_s)
 
-    def program(self, name: str, *arguments: str, version: str = NEWEST, **env: str) -> Ended:
+    def program(self, name: str, *arguments: str, version: str = NEWEST, patience_s: float = PATIENCE_S, **env: str) -> Ended:
         """`modal run` of one of the programs beside this file; it must end well."""
-        ended = self.modal("run", str(PROGRAMS / name), *arguments, version=version, **env)
+        ended = self.modal("run", str(PROGRAMS / name), *arguments, version=version, patience_s=patience_s, **env)
         assert ended.code == 0, ended
         return ended
 
@@ -168,9 +173,9 @@ def _python(version: str) -> str:
     return sys.executable if version == NEWEST else client_python(version)
 
 
-def _run(command: list[str], env: dict[str, str]) -> Ended:
+def _run(command: list[str], env: dict[str, str], patience_s: float = PATIENCE_S) -> Ended:
     done = subprocess.run(command, env=_clean_environment() | env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors="replace", timeout=PATIENCE_S)
+                          errors="replace", timeout=patience_s)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

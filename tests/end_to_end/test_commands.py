@@ -35,8 +35,7 @@ def test_a_deployed_app_is_used_watched_and_stopped(live: Live, version: str) ->
     left = said.pop("still_running")
     assert said == {"remote": 125, "cluster": "hello", "spawn": 216}
 
-    (app,) = [row for row in rows(live, "app", "list") if mentions(row, "deployed")]
-    assert mentions(app, "deployed")
+    assert any(mentions(row, "deployed") for row in rows(live, "app", "list"))
     history = live.modal("app", "history", "deployed", version=version)
     assert history.code == 0 and "v1" in history.out, history
     logs = live.modal("app", "logs", "deployed").out.splitlines()
@@ -45,6 +44,8 @@ def test_a_deployed_app_is_used_watched_and_stopped(live: Live, version: str) ->
     listed = {str(value) for row in rows(live, "container", "list") for value in row.values()}
     (cube,), (slumber,) = live.containers("cube"), live.containers("slumber")
     assert {cube, slumber, *live.containers("parade")} <= listed
+    shared = [set(cluster["nodes"]) for cluster in live.status()["clusters"] if cluster["function"] in ("cube", "slumber")]
+    assert shared[0] == shared[1], "plain functions share a node"
     until(lambda: "asleep" in live.modal("container", "logs", slumber).out.splitlines())
     assert live.script("cancel.py", left, version=version).said["cancelled"] in ("InputCancellation", "RemoteError")
 

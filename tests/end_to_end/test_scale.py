@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.inside import open_files, touch
-from tests.end_to_end.live import PROGRAMS, Live
+from tests.end_to_end.live import PATIENCE_S, PROGRAMS, Live
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.root
@@ -49,7 +49,7 @@ def test_clusters_one_after_the_other_leave_nothing(live: Live, times: int) -> N
     live.program("survive.py::one_after_the_other", "--times", "2")       # what is made once is there
     live.wait_until_empty()
     before, files = live.traces(), {name: open_files(live.pid(name).pid) for name in ("server", "agent", "front")}
-    clusters = live.program("survive.py::one_after_the_other", "--times", str(times)).said["clusters"]
+    clusters = live.program("survive.py::one_after_the_other", "--times", str(times), patience_s=PATIENCE_S + 8 * times).said["clusters"]
     assert [x for _, x in clusters] == list(range(times))
     assert len({cluster for cluster, _ in clusters}) == times
     live.wait_until_empty()

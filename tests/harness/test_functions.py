@@ -18,6 +18,7 @@ from phalanx.server.launch import container_spec
 from phalanx.server.layers import layer_files
 from tests.harness.clients import OLDER_CLIENTS, client_python, share_client_packages
 from tests.harness.control_plane import ControlPlane
+from tests.harness.fake_agents import FakeFleet
 
 EVERY_KIND = """
     import modal
@@ -216,3 +217,23 @@ def test_the_client_package_outlives_the_server(control_plane: ControlPlane) -> 
     assert deploy(control_plane, EVERY_KIND.replace("every-kind", "other")).returncode == 0
     assert len(control_plane.server.world[App]) == 2
     assert {mount_id for mount_id in control_plane.server.world[Mount] if mount_id.startswith("mo-client")} <= mounts
+
+
+@pytest.mark.parametrize(
+    ("decorators", "sentence"),
+    [
+        pytest.param('@app.function(gpu="H100:4")\n@modal.clustered(size=2)', "nodes with H100 have 8; use gpu='H100:8'", id="case_16"),
+        pytest.param("@app.function(cpu=16)", "can never fit: largest node has 8 CPU, you ask 16", id="case_23"),
+        pytest.param('@app.function(gpu="H100:8", min_containers=6)\n@modal.clustered(size=4)', "multiple of", id="case_30"),
+        pytest.param('@app.function(gpu="H100:8")\n@modal.clustered(size=3)', "can never fit", id="more_nodes_than_there_are"),
+    ],
+)
+def test_what_this_fleet_can_never_run_is_refused_at_once(control_plane: ControlPlane, decorators: str, sentence: str) -> None:
+    """Cases 16, 23 and 30, with two nodes of 8 H100 and 8 CPUs: when the function is created, not when it is called."""
+    fleet = FakeFleet(control_plane, 2, gpu_type="H100")
+    fleet.start()
+    done = deploy(control_plane, f"import modal\napp = modal.App('refused')\n{decorators}\ndef f(): ...\n")
+    fleet.stop()
+    assert done.returncode == 1
+    assert sentence in done.stdout + done.stderr
+    assert not functions(control_plane)

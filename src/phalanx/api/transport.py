@@ -148,7 +148,7 @@ class Transport:
             return answer
         if caller.idempotency_key:
             self._server.keep_answer(unit, caller, rpc, answer.SerializeToString())
-        await asyncio.shield(self._server.commit_soon(unit))
+        await asyncio.shield(self._server.commit_soon(unit))     # ends the process if it fails: a retry would get what is not on disk
         return answer
 
     def _caller(self, stream: grpclib.server.Stream[Any, Any], rpc: str) -> Caller:

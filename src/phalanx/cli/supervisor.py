@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -174,7 +175,16 @@ class Supervisor:
             await asyncio.sleep(pause)
             while name == "server" and not self._front_listens():  # noqa: ASYNC110 - another process makes it
                 await asyncio.sleep(0.05)
-            await self._start(name)
+            await self._start_at_last(name)
+
+    async def _start_at_last(self, name: str) -> None:
+        """A full disk or process table is no reason to take down what runs: it may have room again soon."""
+        while True:
+            try:
+                return await self._start(name)
+            except OSError as error:
+                self._say(f"the {name} can't be started: {error}: again in {BACKOFF_S[-2]} s")
+                await asyncio.sleep(BACKOFF_S[-2])
 
     async def _stop_all(self) -> None:
         """The agent first: it stops its containers while there is somebody to tell."""
@@ -196,7 +206,7 @@ class Supervisor:
 
     def _say(self, sentence: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with log_path(self._paths, "supervisor").open("a") as log:
+        with contextlib.suppress(OSError), log_path(self._paths, "supervisor").open("a") as log:    # its disk may be full
             print(f"{stamp} {sentence}", file=log)
 
 

@@ -173,6 +173,8 @@ class Agent:
         if ending:
             await asyncio.wait(ending, timeout=_LAST_GRACE_MS / 1000 + 1)
         await asyncio.gather(*(container.release() for container in running))
+        if self._jobs:      # releases that the server asked for are still removing folders
+            await asyncio.wait(set(self._jobs), timeout=_LAST_GRACE_MS / 1000)
         with contextlib.suppress(LaunchFailed):
             await self.launcher.ready()     # it may have been killed, and the bridge must go
             if self.choice.runtime != "process":

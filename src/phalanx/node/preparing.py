@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 from grpclib.exceptions import GRPCError
 
@@ -20,6 +21,7 @@ from .launching import Launcher, LaunchFailed
 from .layers import BadLayer, Layers
 from .outfit import Addresses, Fleet, outfit
 
+T = TypeVar("T")
 Fetch = Callable[[str], AsyncIterator[agent_pb2.LayerFile]]
 
 
@@ -48,8 +50,8 @@ class Preparer:
         try:
             folders = await asyncio.gather(*(self.layers.folder_of(layer, fetch) for layer in ask.layer_ids))
             cards = [] if self.fleet.simulated else self.cards.take(name, ask.gpu_count)
-            spec = await asyncio.to_thread(
-                outfit, ask, self.fleet, list(folders), self._addresses(name, ask), cards, self.nodes[ask.node_id].memory_mib)
+            spec = await _to_its_end(asyncio.to_thread(
+                outfit, ask, self.fleet, list(folders), self._addresses(name, ask), cards, self.nodes[ask.node_id].memory_mib))
             container = Container(spec, self.launcher, send)
             await self._launch(container)
         except (BadLayer, GRPCError) as error:
@@ -103,3 +105,13 @@ class Preparer:
         if self.ranges is None:
             return process_addresses(self.fleet.agent_id, ask.assignment, ask.rank)
         return self.ranges.take(name, way_out=not ask.block_network)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """A thread can't be cancelled: what undoes its work must wait for it, or it writes folders again that were just removed."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise

@@ -350,7 +350,7 @@ class Logs:
         for piece in {append.piece.seq: append.piece for append in batch}.values():
             self.index.put(piece)
             unit.put(piece)
-        await unit.commit()
+        await asyncio.shield(self._server.commit_soon(unit))
         self._show(batch)
         await self.retention.keep_limit(self._written_now())
 

@@ -96,7 +96,7 @@ class Server:
         return self.commit_soon(unit)
 
     def commit_soon(self, unit: Unit) -> asyncio.Task[None]:
-        """Commit and act while the loop goes on, whoever waits for it or no longer does."""
+        """Commit and act while the loop goes on; who has somebody to answer awaits it, shielded."""
         task = asyncio.ensure_future(unit.commit())
         self.must_succeed(task)
         return task

@@ -9,4 +9,4 @@ call.cancel(terminate_containers="--terminate" in sys.argv)
 try:
     call.get()
 except BaseException as error:
-    print(f'## cancelled "{type(error).__name__}"')
+    print(f'\n## cancelled "{type(error).__name__}"', flush=True)

@@ -110,7 +110,7 @@ def main():
 
 
 def say(name, value):
-    print("##", name, json.dumps(value), flush=True)
+    print(f"\n## {name} {json.dumps(value)}", flush=True)
 
 
 def caught(action):

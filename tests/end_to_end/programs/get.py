@@ -5,4 +5,4 @@ import sys
 
 import modal
 
-print("## result", json.dumps(modal.FunctionCall.from_id(sys.argv[1]).get()))
+print(f"\n## result {json.dumps(modal.FunctionCall.from_id(sys.argv[1]).get())}", flush=True)

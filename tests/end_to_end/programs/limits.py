@@ -74,4 +74,4 @@ def failure(action):
 
 
 def say(name, value):
-    print("##", name, json.dumps(value), flush=True)
+    print(f"\n## {name} {json.dumps(value)}", flush=True)

@@ -87,13 +87,13 @@ def bytes_and_ends():
 
 @app.local_entrypoint()
 def name():
-    print("## name", json.dumps(long_name.remote()))
+    print(f"\n## name {json.dumps(long_name.remote())}", flush=True)
 
 
 @app.local_entrypoint()
 def save():
     call = save_when_stopped.spawn()
-    print("## call", f'"{call.object_id}"', flush=True)
+    print(f'\n## call "{call.object_id}"', flush=True)
     try:
         call.get()
     except BaseException as error:

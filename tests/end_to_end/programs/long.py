@@ -37,4 +37,4 @@ def main():
 @app.local_entrypoint()
 def leave_behind():
     call = later.spawn(41)
-    print("##", "call", json.dumps(call.object_id))
+    print(f"\n## call {json.dumps(call.object_id)}", flush=True)

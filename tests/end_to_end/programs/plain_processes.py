@@ -41,4 +41,4 @@ def main():
 
 
 def say(name, value):
-    print("##", name, json.dumps(value), flush=True)
+    print(f"\n## {name} {json.dumps(value)}", flush=True)

@@ -160,4 +160,4 @@ def bind_twice():
 
 
 def say(name, value):
-    print("##", name, json.dumps(value), flush=True)
+    print(f"\n## {name} {json.dumps(value)}", flush=True)

@@ -55,7 +55,7 @@ def once(x):
 
 @app.local_entrypoint()
 def lines():
-    print("## result", json.dumps(write_lines.remote()))
+    print(f"\n## result {json.dumps(write_lines.remote())}", flush=True)
 
 
 @app.local_entrypoint()
@@ -69,4 +69,4 @@ def children(times: int = 1):
 
 @app.local_entrypoint()
 def one_after_the_other(times: int):
-    print("## clusters", json.dumps([once.remote(i) for i in range(times)]))
+    print(f"\n## clusters {json.dumps([once.remote(i) for i in range(times)])}", flush=True)

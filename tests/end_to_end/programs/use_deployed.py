@@ -10,7 +10,7 @@ slumber = modal.Function.from_name("deployed", "slumber")
 
 
 def say(name, value):
-    print("##", name, json.dumps(value), flush=True)
+    print(f"\n## {name} {json.dumps(value)}", flush=True)
 
 
 say("remote", cube.remote(5))
