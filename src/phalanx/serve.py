@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path, required=True)
     paths = Paths(parser.parse_args().state)
     logging.basicConfig(level=os.environ.get("PHALANX_LOG", "INFO"), format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("grpclib").setLevel(logging.WARNING)     # its INFO is a line for each stream that a client closes
     try:
         return asyncio.run(serve(Config.load(paths.config), paths))
     except (FrontAbsent, LoanRefused, StoreError, OSError) as error:

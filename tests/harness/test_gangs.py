@@ -342,3 +342,19 @@ def test_the_server_is_killed_under_a_running_cluster_and_the_result_arrives(con
     control_plane.call(may_end.set)
     assert caller.result(call_id) == "survived"
     assert {m.task_id for m in members(control_plane)} == before
+
+
+def test_a_function_may_have_a_finish_window_of_its_own(control_plane: ControlPlane, fleet: Any) -> None:
+    nodes = fleet(2)
+
+    async def rank_1_loops(rank: FakeRank, item: Any) -> int:
+        if rank.prepare.rank == 1:
+            await asyncio.sleep(3600)
+        return rank.prepare.rank
+
+    nodes.program = rank_1_loops
+    caller = Caller(control_plane)
+    function_id = caller.function(size=2, gpu=GPUS, experimental_options={"finish_window": "0.05"})
+    assert caller.result(caller.call(function_id), timeout_s=5) == 0
+    until(lambda: all(a.phase == Phase.ENDED for a in control_plane.server.world[Assignment].values()))
+    assert [a.verdict.cause for a in control_plane.server.world[Assignment].values()] == ["released"]

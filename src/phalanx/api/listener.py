@@ -42,6 +42,7 @@ class Listener:
         self._agent_mapping = agent_mapping
         self._http = http
         self._authenticate = authenticate
+        self.is_closed = False
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.BaseTransport] = set()
         self._handlers: set[grpclib.server.Handler] = set()
@@ -55,12 +56,15 @@ class Listener:
 
     async def close(self) -> None:
         """Stop accepting and cut what is open: clients come back to whoever holds the socket next."""
+        self.is_closed = True       # what was accepted a moment ago and has no protocol yet is cut when it gets one
         for server in self._servers:
             server.close()
         for handler in list(self._handlers):
             handler.close()
         for transport in list(self._connections):
             transport.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     def grpc(self, mapping: dict[str, grpclib.const.Handler], task: Task | None) -> asyncio.Protocol:
         handler = _Handler(mapping, task)
@@ -117,6 +121,9 @@ class _FirstBytes(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        if self._listener.is_closed:
+            self._transport.abort()
+            return
         self._listener.opened(transport)
 
     def data_received(self, data: bytes) -> None:

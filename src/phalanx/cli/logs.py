@@ -67,8 +67,8 @@ def _lines(listen: str, config: Config, question: dict[str, Any], follow: bool) 
         wait_s = WAIT_S if follow and after else 0
         try:
             answer = call(listen, config, "Logs", question | {"after": after, "wait_s": wait_s}, timeout_s=wait_s + 30)
-        except (AdminError, StreamTerminatedError) as error:
-            away = isinstance(error, StreamTerminatedError) or isinstance(error.__cause__, OSError | TimeoutError)
+        except AdminError as error:
+            away = isinstance(error.__cause__, OSError | TimeoutError | StreamTerminatedError)
             if not (follow and after and away) or time.monotonic() - heard > PATIENCE_S:
                 raise
             time.sleep(0.5)

@@ -323,6 +323,11 @@ class Agent:
                 assignment=ask.assignment, rank=ask.rank,
                 refusal=agent_pb2.Refusal(code=refusal.code, sentence=str(refusal), user_fault=refusal.user_fault))))
             return
+        except Exception as error:      # a bug of ours: said to the server, or the gang would hold its nodes for ever
+            self._send(agent_pb2.FromAgent(prepared=agent_pb2.Prepared(
+                assignment=ask.assignment, rank=ask.rank,
+                refusal=agent_pb2.Refusal(code="runtime", sentence=f"the agent of {ask.node_id} failed: {error!r}; its log has more"))))
+            raise
         self.containers[key] = container
         container.report_again()
         container.start_pump()

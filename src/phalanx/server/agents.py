@@ -66,8 +66,11 @@ class Agents(AgentsBase):
         function: Function = self._server.world[Function][member.function_id]
         try:
             spec = container_spec(self._server, function, member, gang.assignment.gpu_choice)
-        except Refusal as refusal:
-            refused = ev.PrepareRefused(member.rank, "function", refusal.sentence, user_fault=True)
+        except Exception as error:
+            told = error.sentence if isinstance(error, Refusal) else f"it can't be described: {error!r}; the server's log has more"
+            if not isinstance(error, Refusal):
+                LOG.exception("%s can't be described", member.task_id)
+            refused = ev.PrepareRefused(member.rank, "function", told, user_fault=True)
             self._server.act(lambda unit: self._server.gangs.dispatch(unit, member.assignment, refused))
             return
         message = pb.Prepare(

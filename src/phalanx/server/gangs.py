@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.core import events as ev
@@ -53,7 +54,7 @@ class Gangs:
         for assignment in world[Assignment].values():
             if assignment.phase != Phase.ENDED:
                 number = assignment.assignment
-                gang = Gang(assignment, members[number], attempts.get(number, []), self._policy)
+                gang = Gang(assignment, members[number], attempts.get(number, []), self._policy_of(assignment.function_id))
                 self._track(gang)
                 self._rearm(gang)
         for item in world[Input].values():
@@ -124,7 +125,7 @@ class Gangs:
             )
             for rank, node_id in enumerate(start.node_ids)
         ]  # fmt: skip
-        gang = Gang(assignment, members, [], self._policy)
+        gang = Gang(assignment, members, [], self._policy_of(function.function_id))
         for record in (assignment, *members):
             unit.put(record)
         self._track(gang)
@@ -297,6 +298,15 @@ class Gangs:
         app = self._server.world[App].get(app_id)
         if app is not None and app.state in STOPPED_APP_STATES and not app.drained and self.app_is_quiet(app_id):
             self._server.apps.drained(unit, app_id)
+
+    def _policy_of(self, function_id: str) -> GangPolicy:
+        """`experimental_options={"finish_window": 2.5}`, in seconds, is the function's own."""
+        function = self._server.world[Function].get(function_id)
+        seconds = function.options.get("finish_window", "") if function is not None else ""
+        try:
+            return replace(self._policy, finish_window_ms=max(0, int(float(seconds) * 1000)))
+        except (ValueError, OverflowError):
+            return self._policy
 
     def _app_of(self, function_id: str) -> str:
         function = self._server.world[Function].get(function_id)

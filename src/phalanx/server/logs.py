@@ -163,7 +163,7 @@ class Logs:
     def _say(self, app_id: str, text: str, ids: tuple[str, ...]) -> None:
         data = (text if text.endswith("\n") else text + "\n").encode()
         writer = self._writer((0, 0, app_id), app_id, "", "", "")
-        time_ns = self._server.now_ms() * 1_000_000
+        time_ns = self._server.now_ms() * 1_000_000 + 999_999     # after the ranks' lines of the same millisecond, which came before it
         self._begin_piece(writer)
         self._append(writer, [Frame(LINE, SYSTEM, self._next_seq(), time_ns, data, ids)])
 
