@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
-from grpclib.exceptions import StreamTerminatedError
+from grpclib.exceptions import ProtocolError, StreamTerminatedError
 
 from phalanx.cli import control_plane
 from phalanx.cli.admin import AdminError, call
@@ -68,7 +68,7 @@ def _lines(listen: str, config: Config, question: dict[str, Any], follow: bool) 
         try:
             answer = call(listen, config, "Logs", question | {"after": after, "wait_s": wait_s}, timeout_s=wait_s + 30)
         except AdminError as error:
-            away = isinstance(error.__cause__, OSError | TimeoutError | StreamTerminatedError)
+            away = isinstance(error.__cause__, OSError | TimeoutError | StreamTerminatedError | ProtocolError)
             if not (follow and after and away) or time.monotonic() - heard > PATIENCE_S:
                 raise
             time.sleep(0.5)
