@@ -42,7 +42,7 @@ def listed(control_plane: ControlPlane) -> dict[str, str]:
 
 def leave_open_input(control_plane: ControlPlane, app_id: str) -> None:
     def add(unit: object) -> None:
-        unit.put(Call("fc-1", "fu-1", app_id))
+        unit.put(Call("fc-1", "fu-1", app_id, num_inputs=1))
         unit.put(Input("in-1", "fc-1", "fu-1", 0))
 
     control_plane.change(add)
@@ -115,9 +115,10 @@ def test_a_detached_app_outlives_its_client_while_work_is_open(control_plane: Co
     assert state(control_plane, app_id) == AppState.DETACHED_DISCONNECTED
 
     def decide(unit: object) -> None:
-        record = control_plane.server.world[Input]["in-1"]
-        record.state = InputState.DONE
+        record, call = control_plane.server.world[Input]["in-1"], control_plane.server.world[Call]["fc-1"]
+        record.state, call.num_outputs = InputState.DONE, 1
         unit.put(record)
+        unit.put(call)
 
     control_plane.change(decide)
     control_plane.advance(10_000)
