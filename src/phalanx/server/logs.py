@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -163,7 +164,9 @@ class Logs:
     def _say(self, app_id: str, text: str, ids: tuple[str, ...]) -> None:
         data = (text if text.endswith("\n") else text + "\n").encode()
         writer = self._writer((0, 0, app_id), app_id, "", "", "")
-        time_ns = self._server.now_ms() * 1_000_000 + 999_999     # after the ranks' lines of the same millisecond, which came before it
+        # To the nanosecond, as the ranks' lines are: a tail takes the latest by time.
+        wall_ns = time.time_ns()
+        time_ns = wall_ns + (self._server.now_ms() - wall_ns // 1_000_000) * 1_000_000
         self._begin_piece(writer)
         self._append(writer, [Frame(LINE, SYSTEM, self._next_seq(), time_ns, data, ids)])
 
