@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from modal.client import _Client
 
 from tests.harness.control_plane import ControlPlane
+from tests.harness.fake_agents import FakeFleet
 
 
 @pytest.fixture
@@ -21,3 +23,19 @@ def control_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     _Client._set_env_client(None)
     plane.stop()
     assert not plane.bugs, "the server reported failures of its own:\n" + "\n".join(plane.bugs)
+
+
+@pytest.fixture
+def fleet(control_plane: ControlPlane) -> Iterator[Callable[[int], FakeFleet]]:
+    """Makes fleets of fake nodes that have joined; they leave with the test."""
+    fleets = []
+
+    def make(nodes: int, **facts: Any) -> FakeFleet:
+        made = FakeFleet(control_plane, nodes, **facts)
+        made.start()
+        fleets.append(made)
+        return made
+
+    yield make
+    for made in fleets:
+        made.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,27 +13,12 @@ from phalanx.model.work import Call, CallState
 from phalanx.protocol import agent_pb2 as pb
 from tests.harness.callers import Caller, Failed
 from tests.harness.control_plane import ControlPlane
-from tests.harness.fake_agents import Died, FakeFleet, FakeRank
+from tests.harness.fake_agents import Died, FakeRank
 from tests.harness.waiting import until
 
 GPUS = "H100:8"
 GONE = (MemberState.EXITED, MemberState.RELEASED)
 MEANT_TO_RUN = (MemberState.IMPORTING, MemberState.READY)
-
-
-@pytest.fixture
-def fleet(control_plane: ControlPlane) -> Iterator[Callable[[int], FakeFleet]]:
-    fleets = []
-
-    def make(nodes: int, **facts: Any) -> FakeFleet:
-        made = FakeFleet(control_plane, nodes, **facts)
-        made.start()
-        fleets.append(made)
-        return made
-
-    yield make
-    for made in fleets:
-        made.stop()
 
 
 def members(plane: ControlPlane) -> list[Member]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,21 +19,6 @@ from tests.harness.fake_agents import Died, FakeFleet, FakeRank
 from tests.harness.waiting import until
 
 GPUS = "H100:8"
-
-
-@pytest.fixture
-def fleet(control_plane: ControlPlane) -> Iterator[Callable[[int], FakeFleet]]:
-    fleets = []
-
-    def make(nodes: int, **facts: Any) -> FakeFleet:
-        made = FakeFleet(control_plane, nodes, **facts)
-        made.start()
-        fleets.append(made)
-        return made
-
-    yield make
-    for made in fleets:
-        made.stop()
 
 
 async def work_on(rank: FakeRank, item: Any) -> None:
