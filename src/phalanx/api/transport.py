@@ -15,7 +15,6 @@ import asyncio
 import inspect
 import logging
 import os
-import urllib.parse
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
@@ -207,8 +206,3 @@ class errors_for_the_user:
             os._exit(70)
         sentence = f"the Phalanx server failed in {self._rpc}: {type(error).__name__}: {error}. Its log has the details."
         raise GRPCError(Status.INTERNAL, sentence) from None
-
-
-def percent(text: str) -> str:
-    """A warning for the `x-modal-warning` header."""
-    return urllib.parse.quote(text)

@@ -50,7 +50,6 @@ class Machine:
     rdma_devices: list[str] = field(default_factory=list)
     python: str = ""
     python_prefix: str = ""
-    python_readable: bool = False       # by other users: a container with user ids of its own reads it
     other_pythons: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -121,13 +120,8 @@ def _look_at_devices(machine: Machine) -> None:
 def _look_at_pythons(machine: Machine) -> None:
     machine.python = platform.python_version()
     machine.python_prefix = sys.base_prefix
-    machine.python_readable = all(os.stat(folder).st_mode & 0o005 == 0o005 for folder in _with_parents(Path(sys.base_prefix).resolve()))
     minors = {f"3.{minor}" for minor in range(9, 16) if find_tool(f"python3.{minor}")}
     machine.other_pythons = sorted(minors - {f"3.{sys.version_info.minor}"}, key=lambda v: int(v[2:]))
-
-
-def _with_parents(folder: Path) -> list[Path]:
-    return [folder, *folder.parents]
 
 
 def _version(tool: str) -> str | None:

@@ -36,7 +36,6 @@ class SpoolWriter:
         self.folder, self.limit, self.segment = folder, limit, segment
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self.lost_lines = 0
-        self._bytes_kept = 0
         self.end = end_offset(folder)
         self._start = self.end
         self._file = -1

@@ -14,7 +14,6 @@ class Quotas:
 
     def __init__(self, quotas: Iterable[Quota], used: Mapping[str, int]) -> None:
         self._quotas = {q.workspace: q for q in quotas}
-        self.lends = any(q.cohort for q in self._quotas.values())
         self._used = {name: used.get(name, 0) for name in {*used, *self._quotas}}
         self._cohort_limit: dict[str, int] = {}
         self._cohort_used: dict[str, int] = {}

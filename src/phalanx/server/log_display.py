@@ -46,7 +46,6 @@ class _Waiting:
     sentence: str
     since_ms: int
     said: str = ""
-    said_ms: int = 0
 
 
 class LogDisplay:
@@ -120,9 +119,8 @@ class LogDisplay:
         waiting = self._waiting.get(function_id)
         if waiting is None:
             return
-        now = self._server.now_ms()
         if waiting.sentence != waiting.said:
-            waiting.said, waiting.said_ms = waiting.sentence, now
+            waiting.said = waiting.sentence
             self._server.logs.system_line(None, waiting.app_id, function_id, f"'{self._name(function_id)}' waits: {waiting.sentence}")
             self._queue_line(function_id, waiting, "")
         self._server.clock.call_after(SAY_AGAIN_MS, lambda: self._say(function_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from phalanx.model.logs import LogPiece
 
@@ -54,9 +54,6 @@ class LogIndex:
 
     def sources(self, app_id: str) -> list[Source]:
         return list(self._sources.get(app_id, ()))
-
-    def all_sources(self) -> Iterator[Source]:
-        return iter(list(self._pieces))
 
     def sources_after(self, app_id: str, seq: int) -> list[Source]:
         """Those of an app with lines behind `seq`: looks at no others, however many there were."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from phalanx.model.app import App
@@ -149,16 +149,6 @@ class LogCursor:
                 self._places[source] = (piece.seq, end)
                 if frame.seq > after:
                     yield _line(piece, frame)
-
-
-async def all_lines(cursor: LogCursor) -> AsyncIterator[LogLine]:
-    """Everything from the cursor to the present."""
-    exhausted = False
-    while not exhausted:
-        lines, exhausted = cursor.next()
-        for line in lines:
-            yield line
-        await asyncio.sleep(0)
 
 
 def _line(piece: LogPiece, frame: Frame) -> LogLine:
