@@ -17,7 +17,7 @@ def first_cause(assignment: Assignment) -> Failure:
             return assignment.verdict   # it was being let go, and why was said then
         return Failure(assignment.stopping or Cause.DONE, 0, assignment.stopped_ms, user_fault=False)
     # Somebody's stop explains all that came after it: ranks that then die badly are its consequence.
-    stop = next((f for f in assignment.failures if f.cause in (Cause.STOPPED, Cause.CANCELLED)), None)
+    stop = next((f for f in assignment.failures if f.cause in (Cause.STOPPED, Cause.CANCELLED, Cause.PREEMPTED)), None)
     if stop is not None and stop is assignment.failures[0]:
         return stop
     return min(assignment.failures, key=lambda f: (_ORDER.index(Cause(f.cause)), f.at_ms, f.rank))

@@ -41,6 +41,7 @@ class Cause(StrEnum):
     COLLECTIVE = "collective"   # connection and collective errors: mostly echoes of another rank's end
     STOPPED = "stopped"         # the app, the cluster or a container was stopped by someone
     CANCELLED = "cancelled"
+    PREEMPTED = "preempted"     # its nodes were wanted: for a gang that goes first, or drained
     RELEASED = "released"       # the call was decided; the ranks still running were let go
     IDLE = "idle"               # scaled down
     DONE = "done"               # left by itself

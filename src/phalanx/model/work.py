@@ -122,6 +122,7 @@ class Input:
     started_ms: int = 0
     not_before_ms: int = 0                      # a retry's delay
     last_end: str = ""                          # why the latest attempt ended
+    excluded_nodes: list[str] = field(default_factory=list)     # nodes that an earlier attempt's end speaks against
 
 
 @dataclass
