@@ -81,6 +81,7 @@ class Agent:
         self.agent_id = self._own_id()
         await self._choose_runtime()
         await self._adopt()
+        self.preparer.zygotes.warm_as_before()
         serving = asyncio.create_task(self._serve())
         watching = asyncio.create_task(self._watch_outage())
         leaving = asyncio.create_task(self._leaving.wait())
@@ -104,7 +105,7 @@ class Agent:
     def _make_folders(self) -> None:
         self.paths.run.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.paths.agents_run.mkdir(mode=0o700, exist_ok=True)
-        for name in ("containers", "layers", "images"):
+        for name in ("containers", "layers", "images", "zygotes"):
             (self.paths.node / name).mkdir(parents=True, exist_ok=True)
         self.paths.node.chmod(0o700)
 
@@ -156,6 +157,7 @@ class Agent:
         for folder in self.fleet.containers.iterdir():
             if not (folder / "spec.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)
+        await self.preparer.zygotes.sweep()
 
     async def _leave(self) -> None:
         """Interrupt every container, wait a little, kill, remove; then the bridge and the launcher."""
@@ -172,7 +174,7 @@ class Agent:
                 ending.append(asyncio.create_task(container.over.wait()))
         if ending:
             await asyncio.wait(ending, timeout=_LAST_GRACE_MS / 1000 + 1)
-        await asyncio.gather(*(container.release() for container in running))
+        await asyncio.gather(*(container.release() for container in running), self.preparer.zygotes.leave())
         if self._jobs:      # releases that the server asked for are still removing folders
             await asyncio.wait(set(self._jobs), timeout=_LAST_GRACE_MS / 1000)
         with contextlib.suppress(LaunchFailed):
