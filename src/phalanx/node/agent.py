@@ -25,7 +25,7 @@ from .addresses import Ranges, agent_subnet
 from .bridge import bridge_name
 from .choose import Choice, choose
 from .container import Container, left_behind
-from .image import default_image
+from .image import default_image, nameservers
 from .launching import Launcher, LaunchFailed
 from .layers import Layers
 from .outbound import close_way, open_way
@@ -239,7 +239,7 @@ class Agent:
         preferred = json.loads(memory.read_text())["ipv4"] if memory.exists() else ""
         try:
             made = await self.launcher.ask(task="bridge", bridge={
-                "name": bridge_name(self.agent_id), "ipv6": subnet, "preferred": preferred})
+                "name": bridge_name(self.agent_id), "ipv6": subnet, "preferred": preferred, "nameservers": nameservers()})
         except LaunchFailed as failure:
             say(f"no container network: {failure}")
             self.preparer.network_failure = str(failure)
