@@ -91,6 +91,9 @@ class Lease:
         for gone in self._peers.keys() - self.peers():
             del self._peers[gone]
 
+    def assignments(self) -> set[int]:
+        return set(self._held)
+
     def peers(self) -> set[str]:
         """The agents to exchange heartbeats with."""
         return {agent for held in self._held.values() for agent in held.crew.ranks} - {self.agent_id}

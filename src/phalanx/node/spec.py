@@ -79,6 +79,8 @@ class Spec:
     ipv6: str = ""
     spool_limit_bytes: int = 1 << 30
     boot_id: str = ""
+    size: int = 0              # ranks of its assignment; 0: an older agent did not write it down
+    grace_ms: int = 0          # between interrupt and SIGKILL when its lease is over
     version: int = VERSION
 
     @property
@@ -125,6 +127,8 @@ class Exit:
     sentence: str = ""
     never_started: bool = False
     unseen: bool = False            # the shim was gone: nobody saw the end
+    fenced: str = ""                # it was stopped for its lease was over, and how that came
+    unkillable: bool = False        # SIGKILL did not end it: it may run still
 
     def save(self, folder: str) -> None:
         write_whole(os.path.join(folder, "exit.json"), json.dumps(asdict(self)))
