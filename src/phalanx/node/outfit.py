@@ -77,7 +77,7 @@ def outfit(
         runtime=fleet.runtime, program=fleet.program, hostname=host_name(ask.function_name, ask.assignment, ask.rank),
         limits=_limits(ask, memory), cgroup=f"phalanx-{_short(fleet.agent_id)}-{name}", rootless=fleet.rootless,
         single_user=fleet.single_user, node_id=ask.node_id, network=addresses.network,
-        ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id,
+        ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id, size=ask.size, grace_ms=ask.grace_ms,
         cards=[card.minor for card in cards])
     if fleet.runtime == "process":
         _dress_process(spec, ask, fleet, layers, cards)
