@@ -29,6 +29,9 @@ class Config:
     durability: str = "full"                # full: fsync before an answer; process: survives kill -9 only
     finish_window_ms: int = 10_000          # design rule 5
     grace_ms: int = 30_000                  # between the interrupt and SIGKILL
+    retention_ms: int = 120_000             # a gang that lost a node keeps the healthy ones this long for its retry
+    queue_deadline_s: int = 0               # a call that waits longer for nodes fails with the reason; 0: never
+    quotas: dict[str, dict[str, object]] = field(default_factory=dict)     # group -> {"nodes": 8, "gpus": {"H100": 32}}
     extra: dict[str, str] = field(default_factory=dict)
 
     @classmethod

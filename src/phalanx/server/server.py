@@ -30,6 +30,7 @@ from phalanx.server.images import Images
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
+from phalanx.server.nodes import Nodes
 from phalanx.server.planning import Planning
 from phalanx.server.purging import Purging
 from phalanx.server.unit import Unit
@@ -68,6 +69,7 @@ class Server:
         self.logins = Logins(self)
         self.logs = Logs(self)
         self.mounts = Mounts(self)
+        self.nodes = Nodes(self)
         self.planning = Planning(self)
         self.purging = Purging(self)
 
