@@ -32,6 +32,9 @@ class Config:
     lease_ms: int = 30_000                  # a node that is cut off from all others stops its ranks after this (design rule 3)
     outage_limit_ms: int = 15 * 60_000      # a gang whose nodes reach each other goes on without the control plane for this long
     peer_listen: str = "127.0.0.1:0"        # where an agent hears the other agents' heartbeats: the address they reach it at; 0: any port
+    retention_ms: int = 120_000             # a gang that lost a node keeps the healthy ones this long for its retry
+    queue_deadline_s: int = 0               # a call that waits longer for nodes fails with the reason; 0: never
+    quotas: dict[str, dict[str, object]] = field(default_factory=dict)     # group -> {"nodes": 8, "gpus": {"H100": 32}}
     extra: dict[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -292,6 +292,7 @@ class Gangs:
                 unit.put(node)
         self.running.pop(gang.assignment.assignment, None)
         self.pool(gang.assignment.function_id).gangs.pop(gang.assignment.assignment, None)
+        self._server.nodes.left(unit, gang)
         unit.after(self._server.planning.soon)
 
     def _report_quiet(self, unit: Unit, app_id: str) -> None:

@@ -30,6 +30,7 @@ from phalanx.server.images import Images
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
+from phalanx.server.nodes import Nodes
 from phalanx.server.planning import Planning
 from phalanx.server.purging import Purging
 from phalanx.server.secrets import Secrets
@@ -69,6 +70,7 @@ class Server:
         self.logins = Logins(self)
         self.logs = Logs(self)
         self.mounts = Mounts(self)
+        self.nodes = Nodes(self)
         self.planning = Planning(self)
         self.purging = Purging(self)
         self.secrets = Secrets(self)
