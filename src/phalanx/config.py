@@ -28,7 +28,11 @@ class Config:
     allow_cpu_clusters: bool = False
     durability: str = "full"                # full: fsync before an answer; process: survives kill -9 only
     finish_window_ms: int = 10_000          # design rule 5
-    grace_ms: int = 30_000                  # between the interrupt and SIGKILL
+    grace_ms: int = 30_000                  # between the interrupt and SIGKILL; a function may have its own
+    infra_retries: int = 16                 # restarts of one input that were not the program's fault
+    prepare_timeout_ms: int = 600_000       # for pull and prepare on every node, from placement; 0: no limit
+    hello_timeout_ms: int = 300_000         # from the start of a cluster's containers until all are up; 0: no limit
+    max_timeout_s: int = 86_400             # the longest timeout a function may ask for; 0: no limit
     extra: dict[str, str] = field(default_factory=dict)
 
     @classmethod

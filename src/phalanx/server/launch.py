@@ -81,6 +81,11 @@ def _environment(server: Server, function: Function, member: Member, definition:
         "MODAL_DISABLE_API_PROXY": "1",     # or a proxy of the machine would be used for the API's channel
         "PYTHONUNBUFFERED": "1",
     }
+    assignment = server.world[Assignment].get(member.assignment)
+    if assignment is not None:
+        environment["PHALANX_ATTEMPT"] = str(assignment.attempt)
+        if assignment.last_end:
+            environment["PHALANX_LAST_END"] = assignment.last_end
     if "skip_num_threads_env_vars" in definition.resources.DESCRIPTOR.fields_by_name and definition.resources.skip_num_threads_env_vars:
         return environment
     threads = _threads(function, definition)
