@@ -26,6 +26,7 @@ class Config:
     gpu: str = "any"                        # the type they say they are
     runtime: str = "auto"                   # auto, crun, runc, runsc, process
     allow_cpu_clusters: bool = False
+    database: str = ""                      # a URL; empty: SQLite in the state folder
     durability: str = "full"                # full: fsync before an answer; process: survives kill -9 only
     finish_window_ms: int = 10_000          # design rule 5
     grace_ms: int = 30_000                  # between the interrupt and SIGKILL; a function may have its own
