@@ -68,12 +68,11 @@ def _of_pool(server: Server, function: Function, pool: Pool, durations: Duration
 
 
 def _room_to_start(server: Server) -> int:
-    """By the cores of the machines: virtual nodes of one agent share theirs."""
+    """By the cores of the machines: the nodes of one agent share theirs."""
     cores: dict[str, int] = {}
     for node in server.world[NodeRecord].values():
         if server.agents.is_connected(node.node_id):
-            shared = cores.get(node.agent_id, 0)
-            cores[node.agent_id] = max(shared, node.cpu_milli) if node.simulated else shared + node.cpu_milli
+            cores[node.agent_id] = max(cores.get(node.agent_id, 0), node.cpu_milli)
     starting = sum(
         any(m.state in BEFORE_RUNNING for m in gang.members) for gang in server.gangs.running.values() if not gang.assignment.clustered
     )

@@ -28,7 +28,8 @@ def node_of(record: NodeRecord, connected: bool) -> Node:
     return Node(
         record.node_id, record.gpu_type, record.gpu_count, record.cpu_milli, record.memory_mib, simulated=record.simulated,
         rdma=record.rdma or record.simulated, region=record.region, zone=record.zone, network=record.network,
-        block=record.block, rack=record.rack, fabric_id=record.fabric_id, state=state, state_reason=why,
+        block=record.block, rack=record.rack, fabric_id=record.fabric_id, shared_only=record.shared_only,
+        state=state, state_reason=why,
     )  # fmt: skip
 
 
