@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import unicodedata
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,7 +77,7 @@ def outfit(
         runtime=fleet.runtime, program=fleet.program, hostname=host_name(ask.function_name, ask.assignment, ask.rank),
         limits=_limits(ask, memory), cgroup=f"phalanx-{_short(fleet.agent_id)}-{name}", rootless=fleet.rootless,
         single_user=fleet.single_user, node_id=ask.node_id, network=addresses.network,
-        ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id,
+        ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id, size=ask.size, grace_ms=ask.grace_ms,
         cards=[card.minor for card in cards])
     if fleet.runtime == "process":
         _dress_process(spec, ask, fleet, layers, cards)
@@ -126,7 +126,7 @@ def _dress_container(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: l
     spec.environment = _environment(ask, INSIDE, "/root", client_search(), image.path) | hardware.environment
     if hardware.devices:
         spec.environment["PATH"] += f":{gpus.TOOL_FOLDER}"
-    spec.environment |= ask.environment
+    _add(spec.environment, ask.environment)
     if hardware.environment.get("LD_LIBRARY_PATH") and "LD_LIBRARY_PATH" in ask.environment:
         spec.environment["LD_LIBRARY_PATH"] = f"{ask.environment['LD_LIBRARY_PATH']}:{hardware.environment['LD_LIBRARY_PATH']}"
 
@@ -149,7 +149,7 @@ def _dress_process(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: lis
     spec.environment["TMPDIR"] = str(root / "tmp")
     if not fleet.simulated:      # nothing else keeps a plain process off the other cards
         spec.environment["CUDA_VISIBLE_DEVICES"] = ",".join(card.uuid for card in cards)
-    spec.environment |= ask.environment
+    _add(spec.environment, ask.environment)
 
 
 def hosts(name: str, ipv4: str, ipv6: str) -> str:
@@ -199,6 +199,14 @@ def base_environment(inside: str, home: str, search: list[str], path: str) -> di
         "MODAL_CLOUD_PROVIDER": "CLOUD_PROVIDER_UNSPECIFIED",
         "MODAL_REGION": "local",
     }
+
+
+def _add(environment: dict[str, str], asked: Mapping[str, str]) -> None:
+    """The function's own variables win, but for the runner's way to its packages: those of the function come behind."""
+    search = environment["PYTHONPATH"]
+    environment |= asked
+    if "PYTHONPATH" in asked:
+        environment["PYTHONPATH"] = f"{search}:{asked['PYTHONPATH']}"
 
 
 def _with_layers(mount: Mount, layers: list[Path]) -> Mount:

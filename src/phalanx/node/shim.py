@@ -29,6 +29,9 @@ from .spool import STDERR, STDOUT, SYSTEM, SpoolWriter
 _READ = 64 * 1024
 _MEMORY_WATCH_SECONDS = 0.5
 _LINGER_SECONDS = 0.05
+_LEASE_LOOK_SECONDS = 3.0       # timers don't count time asleep, leases do
+_LEASE_SLACK_MS = 2_000         # the agent stops it by then, and says why; this is for when there is no agent
+_UNKILLABLE_SECONDS = 10.0
 
 
 def run(folder: str, report: Callable[[dict[str, Any]], None]) -> None:
@@ -59,6 +62,8 @@ class Shim:
         self.status: int | None = None      # as wait(2) gives it; None: nobody saw the end
         self.stopping = False
         self.kill_at = 0.0
+        self.until_ms = self.reached_ms = 0     # its lease: 0 for none
+        self.fenced = ""
         self.started_ms = 0
         self.ended: Exit | None = None
         self.pipes: dict[int, int] = {}     # descriptor → stream
@@ -108,14 +113,17 @@ class Shim:
     # ---------------------------------------------------------------- what the agent asks
 
     def _state(self) -> dict[str, Any]:
-        return {"phase": self.phase, "boottime_ms": self.started_ms, "exit": None if self.ended is None else asdict(self.ended)}
+        return {"phase": self.phase, "boottime_ms": self.started_ms, "exit": None if self.ended is None else asdict(self.ended),
+                "until_ms": self.until_ms, "reached_ms": self.reached_ms}
 
     def _obey(self, message: dict[str, Any]) -> None:
         match message["do"]:
             case "start":
                 self._start()
             case "stop":
-                self._stop(message["signal"], message["grace_ms"])
+                self._stop(message["signal"], message["grace_ms"], message.get("fenced", ""))
+            case "lease":
+                self._lease(message["until_ms"], message["reached_ms"])
             case "check":
                 number = message["id"]
                 network.PeerCheck(
@@ -151,8 +159,24 @@ class Shim:
         if self.spec.limits.memory_bytes and not self.runtime.enforces_memory:
             self._watch_memory()
 
-    def _stop(self, number: int, grace_ms: int) -> None:
-        """Interrupt, and SIGKILL after the grace; asked twice, the shorter grace holds."""
+    def _lease(self, until_ms: int, reached_ms: int) -> None:
+        """Until when it may run if the agent says no more (design rule 3), and for a later agent: when the control plane was reached."""
+        first, self.until_ms, self.reached_ms = not self.until_ms, until_ms, reached_ms
+        if first and until_ms:
+            self._watch_lease()
+
+    def _watch_lease(self) -> None:
+        if not self.until_ms or self.phase not in ("prepared", "running") or self.stopping:
+            return
+        left_ms = self.until_ms + _LEASE_SLACK_MS - boottime_ms()
+        if left_ms > 0:
+            self.later(min(left_ms / 1000, _LEASE_LOOK_SECONDS), self._watch_lease)
+            return
+        self._stop(signal.SIGINT, self.spec.grace_ms, "the agent of its node was gone, and nobody could say that it may go on")
+
+    def _stop(self, number: int, grace_ms: int, fenced: str = "") -> None:
+        """Interrupt, and SIGKILL after the grace; asked twice, the shorter grace holds. `fenced`: why it must not run on."""
+        self.fenced = self.fenced or ("" if self.stopping else fenced)
         if self.phase == "prepared":
             self.stopping = True
             self._end(Exit(sentence="stopped before it started", never_started=True))
@@ -173,8 +197,18 @@ class Shim:
             return
         if self.main:
             self.runtime.signal(signal.SIGKILL)
+            self.later(_UNKILLABLE_SECONDS, self._give_up)
         else:
             self._finish()
+
+    def _give_up(self) -> None:
+        """SIGKILL has not ended it: in the kernel, waiting for a disk or a driver. The gang must not wait for that."""
+        if self.phase != "running":
+            return
+        self._drain()
+        self._end(Exit(
+            signal=signal.SIGKILL, unkillable=True,
+            sentence=f"process {self.main} had not ended {_UNKILLABLE_SECONDS:g} s after SIGKILL: it hangs in the kernel"))
 
     def _release(self) -> None:
         if self.phase == "running":
@@ -246,11 +280,14 @@ class Shim:
             return
         self._finish()
 
-    def _finish(self) -> None:
-        self.runtime.kill()
+    def _drain(self) -> None:
         for descriptor in list(self.pipes):
             while descriptor in self.pipes and self._read(descriptor):
                 pass
+
+    def _finish(self) -> None:
+        killed = self.runtime.kill()
+        self._drain()
         used = self.runtime.memory_use()
         if self.status is None:
             sentence = "how the container ended nobody saw: its waiter, a process beside it, was killed"
@@ -265,11 +302,13 @@ class Shim:
             oom_killed=used.oom_kills > 0 and (code != 0 or died_of != 0),
             memory_limit_bytes=used.limit_bytes or self.spec.limits.memory_bytes,
             memory_peak_bytes=used.peak_bytes,
+            unkillable=not killed,
         ))
 
     def _end(self, ended: Exit) -> None:
         if self.spool.lost_lines:
             self.spool.append(SYSTEM, time.time_ns(), b"")
+        ended.fenced = self.fenced
         ended.log_end = self.spool.end
         ended.boottime_ms = boottime_ms()
         self.phase, self.ended = "ended", ended
