@@ -230,7 +230,7 @@ class Functions:
     def _check(self, function: Function, asked: api_pb2.Function) -> None:
         self._check_supported(function, asked)
         is_web = bool(asked.webhook_config.type) or any(method.webhook_config.type for method in asked.method_definitions.values())
-        rules = Rules(self._server.config.allow_cpu_clusters, self.fleet())
+        rules = Rules(self._server.config.allow_cpu_clusters, self._server.config.max_timeout_s, self.fleet())
         packaged = len(asked.function_serialized) + len(asked.class_serialized)
         wrong = complaints(function, rules, is_web=is_web, packaged_bytes=packaged)
         if wrong:

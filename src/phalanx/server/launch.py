@@ -81,6 +81,11 @@ def _environment(server: Server, function: Function, member: Member, definition:
         "MODAL_DISABLE_API_PROXY": "1",     # or a proxy of the machine would be used for the API's channel
         "PYTHONUNBUFFERED": "1",
     }
+    assignment = server.world[Assignment].get(member.assignment)
+    if assignment is not None:
+        environment["PHALANX_ATTEMPT"] = str(assignment.attempt)
+        if assignment.last_end:
+            environment["PHALANX_LAST_END"] = assignment.last_end
     return _thread_counts(function, definition) | server.secrets.environment(function.secret_ids) | environment
 
 
