@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+UNKILLABLE = "UNKILLABLE"       # how `unschedulable` begins where SIGKILL did not end a container's processes
+
 
 @dataclass
 class NodeRecord:

@@ -27,6 +27,7 @@ from phalanx.server.environments import Environments
 from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.images import Images
+from phalanx.server.leases import Leases
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
@@ -55,6 +56,7 @@ class Server:
         self.topics = Topics()
         self._commits: set[asyncio.Task[None]] = set()
         self.agents = Agents(self)
+        self.leases = Leases(self)
         self.apps = Apps(self)
         self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
@@ -77,7 +79,7 @@ class Server:
         self.blobs.clean()
         self.calls.load()
         self.gangs.load()
-        self.agents.load()
+        self.leases.start()
         self.apps.start()
         self.logs.load()
         self.purging.start()
