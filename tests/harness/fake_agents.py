@@ -175,6 +175,8 @@ class FakeFleet:
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
+        self.silent = False
+        self.answered_ms = self.said_away_ms = 0
         self.ranks: dict[Key, FakeRank] = {}
         self.ran: list[tuple[Key, str, int]] = []        # every delivery to every rank
         self.heard: list[pb.ToAgent] = []
@@ -225,6 +227,11 @@ class FakeFleet:
     def say(self, **message: Any) -> None:
         self._outgoing.put_nowait(pb.FromAgent(**message))
 
+    def beat(self) -> None:
+        """A heartbeat. `silent`: it gets stuck on the way."""
+        if not self.silent:
+            self.say(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms(), answered_ms=self.answered_ms, said_away_ms=self.said_away_ms))
+
     def clustered(self, rank: FakeRank) -> bool:
         arguments = api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments)
         return arguments.function_def._experimental_group_size > 0
@@ -239,11 +246,11 @@ class FakeFleet:
         async with method.open() as stream:
             register = pb.Register(
                 protocol_version=1, agent_id=self.agent_id, boot_id="boot", engine="fake", nodes=self.facts, adopted=adopted,
-                secret=self.control_plane.config.join_secret,
+                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(),
             )  # fmt: skip
             await stream.send_message(pb.FromAgent(register=register))
-            await stream.send_message(pb.FromAgent(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms())))
             sender = asyncio.ensure_future(self._send(stream))
+            beating = asyncio.ensure_future(self._beat())
             for rank in self.ranks.values():
                 if rank.exited is not None:
                     self.say(exited=rank.exited)
@@ -253,6 +260,12 @@ class FakeFleet:
                     self._hear(message)
             finally:
                 sender.cancel()
+                beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self.beat()
+            await asyncio.sleep(1)
 
     async def _send(self, stream: Any) -> None:
         while True:
@@ -262,6 +275,8 @@ class FakeFleet:
         kind = message.WhichOneof("message")
         if kind == "welcome":
             self.joined.set()
+        elif kind == "beat_answer":
+            self.answered_ms = message.beat_answer.boottime_ms
         elif kind == "prepare":
             self._prepare(message.prepare)
         elif kind == "start":

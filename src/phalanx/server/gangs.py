@@ -212,7 +212,7 @@ class Gangs:
                 unit.after(lambda: server.agents.prepare(gang, member))
             case ev.Start(rank) | ev.CheckPeers(rank) | ev.StopRank(rank) | ev.Release(rank):
                 member = gang.members[rank]
-                unit.after(lambda: server.agents.tell(member, instruction))
+                unit.after(lambda: server.agents.tell(gang, member, instruction))
             case ev.AnswerHellos():
                 unit.after(lambda: server.topics.wake(("hello", number)))
                 unit.after(lambda: self._running(gang))
@@ -270,7 +270,7 @@ class Gangs:
     def _over(self, unit: Unit, gang: Gang, dirty: dict[int, str]) -> None:
         for rank, remains in dirty.items():
             node = self._server.world[NodeRecord].get(gang.members[rank].node_id)
-            if node is not None:
+            if node is not None and not node.unschedulable:
                 node.unschedulable = f"left over from {gang.members[rank].task_id}: {remains}"
                 unit.put(node)
         self.running.pop(gang.assignment.assignment, None)

@@ -28,6 +28,7 @@ from phalanx.server.environments import Environments
 from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.images import Images
+from phalanx.server.leases import Leases
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
@@ -72,6 +73,7 @@ class Server:
         self._commits: set[asyncio.Task[None]] = set()
         self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
+        self.leases = Leases(self)
         self.apps = Apps(self)
         self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
@@ -96,7 +98,7 @@ class Server:
         self.blobs.clean()
         self.calls.load()
         self.gangs.load()
-        self.agents.load()
+        self.leases.start()
         self.apps.start()
         self.logs.load()
         self.purging.start()
