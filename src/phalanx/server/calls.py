@@ -79,6 +79,7 @@ class Calls:
         items = []
         for idx, payload in payloads:
             item = Input(self._server.new_id("in"), call.call_id, call.function_id, idx, payload, created_ms=self._server.now_ms())
+            item.queued_ms = item.created_ms
             unit.put(item)
             self._inputs.setdefault(call.call_id, []).append(item)
             pool.add(item)
@@ -200,6 +201,7 @@ class Calls:
         item.state = InputState.PENDING
         item.last_end = sentence
         item.not_before_ms = self._server.now_ms() + delay_ms if delay_ms else 0
+        item.queued_ms = self._server.now_ms() + delay_ms
         unit.put(item)
         self._server.gangs.pool(item.function_id).add(item)
         unit.after(lambda: self._work_arrived(item.function_id))

@@ -33,6 +33,7 @@ from phalanx.server.mounts import Mounts
 from phalanx.server.nodes import Nodes
 from phalanx.server.planning import Planning
 from phalanx.server.purging import Purging
+from phalanx.server.retentions import Retentions
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
@@ -49,6 +50,7 @@ class Server:
         self.config = config
         self.paths = paths
         self.clock: Clock = clock or RealClock()
+        self.returned_ms = self.clock.now_ms()      # since when this process is the server
         self.randomness = randomness or random.SystemRandom()
         paths.state.mkdir(parents=True, exist_ok=True)
         self.database = Database(config.extra.get("database", f"sqlite:///{paths.database}"), RECORD_CLASSES, config.durability)
@@ -72,6 +74,7 @@ class Server:
         self.nodes = Nodes(self)
         self.planning = Planning(self)
         self.purging = Purging(self)
+        self.retentions = Retentions(self)
 
     def start(self) -> None:
         """Take up the work where the last commit left it, and begin the timers. Once, in the event loop, before sockets are served."""
@@ -82,6 +85,7 @@ class Server:
         self.agents.load()
         self.apps.start()
         self.logs.load()
+        self.retentions.load()
         self.purging.start()
         self.planning.soon()
 
