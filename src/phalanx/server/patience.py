@@ -53,7 +53,7 @@ def next_look_ms(snapshot: Snapshot, decided: Plan, others_ms: int | None) -> in
     return min((at for at in dates if at is not None and at > snapshot.now_ms), default=None)
 
 
-def waited_too_long(function: Function, reason: Reason, waited_ms: int) -> Failure:
+def waited_too_long(reason: Reason, waited_ms: int) -> Failure:
     """What its caller is told: the reason it waited for, and for how long."""
-    text = f"waited {duration(waited_ms)} for nodes, which is its queue deadline: {sentence(reason)}"
+    text = f"gave up after {duration(waited_ms)} in the queue, its deadline: {sentence(reason)}"
     return Failure(WAITED_TOO_LONG, -1, 0, text, user_fault=False)

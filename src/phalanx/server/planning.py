@@ -130,10 +130,9 @@ class Planning:
             item = self._server.world[Input].get(inputs.get(request_id, ""))
             if item is None:
                 continue
-            function = self._server.world[Function][item.function_id]
-            failure = waited_too_long(function, self.waits[request_id], self._server.now_ms() - (item.queued_ms or item.created_ms))
-            self._server.calls.fail_waiting(unit, item, failure)
-            unit.after(self.soon)
+            waited_ms = self._server.now_ms() - (item.queued_ms or item.created_ms)
+            failure = waited_too_long(self.waits[request_id], waited_ms)
+            self._server.calls.waited_too_long(unit, item, failure)
 
     def _look_again(self, at_ms: int | None) -> None:
         """When an idle cluster's window ends, or what waits may be decided anew, nothing happens by itself."""

@@ -86,12 +86,13 @@ class Retentions:
         unit.after(lambda: self._look_when_over(kept.until_ms))
 
     def _next_of(self, gang: Gang, requeued: Iterable[str]) -> Input | None:
-        """The input that will be tried again: one that ran on the gang, or, where it never came so far, the first that waits."""
+        """The input that will be tried again: one that ran on the gang, or, where it never came so far, the one it was for."""
         inputs = self._server.world[Input]
         back = [inputs[input_id] for input_id in requeued if inputs[input_id].state == InputState.PENDING]
-        if back or gang.assignment.running_ms:
+        meant = inputs.get(gang.assignment.input_id)
+        if back or gang.took_inputs or meant is None or meant.state != InputState.PENDING:
             return back[0] if back else None
-        return next(iter(self._server.gangs.pool(gang.assignment.function_id).ready(inputs, self._server.now_ms(), most=1)), None)
+        return meant
 
     def _is_out(self, gang: Gang, member: Member, verdict: Failure) -> bool:
         if member.node_lost or (verdict.cause != Cause.PREEMPTED and member.rank == verdict.rank):
