@@ -2,75 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from modal_proto import api_pb2
 
-from phalanx.model.cluster import Assignment, Cause, Member
+from phalanx.model.cluster import Cause, Member
 from phalanx.model.retention import KeptNodes
-from phalanx.model.work import Function, Input
 from tests.harness.callers import Caller
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import Died, FakeFleet, FakeRank
 from tests.harness.waiting import until
-
-GPUS = "H100:8"
-
-
-class Work:
-    """Ranks stay in their input until the test lets their function go on, by its name; who is interrupted stops."""
-
-    def __init__(self, fleet: FakeFleet) -> None:
-        self.fleet = fleet
-        self.done: set[str] = set()
-        self.changed = asyncio.Condition()
-        fleet.program = self
-
-    async def __call__(self, rank: FakeRank, item: Any) -> str:
-        name = rank.prepare.function_name
-        async with self.changed:
-            await self.changed.wait_for(lambda: name in self.done)
-        return name
-
-    def finish(self, *names: str) -> None:
-        async def finish() -> None:
-            async with self.changed:
-                self.done.update(names)
-                self.changed.notify_all()
-
-        self.fleet.control_plane.call(finish)
-
-    def begun(self, name: str) -> int:
-        """How many ranks of a function have taken an input, over all its attempts."""
-        plane = self.fleet.control_plane
-        return sum(_name_of(plane, key[0]) == name for key, _, _ in self.fleet.ran)
-
-
-def _name_of(plane: ControlPlane, assignment: int) -> str:
-    world = plane.server.world
-    function_id = world[Assignment][assignment].function_id
-    return str(world[Function][function_id].name)
-
-
-def function(caller: Caller, name: str, size: int, priority: int = 0, **fields: Any) -> str:
-    return caller.function(name, size=size, gpu=GPUS, clustered=True, experimental_options={"priority": str(priority)}, **fields)
-
-
-def item_of(plane: ControlPlane, call_id: str) -> Input:
-    return plane.server.calls.inputs_of(call_id)[0]
-
-
-def ended(plane: ControlPlane, cause: Cause) -> list[Assignment]:
-    return [a for a in plane.server.world[Assignment].values() if a.verdict is not None and a.verdict.cause == cause]
-
-
-def waiting(plane: ControlPlane) -> list[tuple[str, str]]:
-    """(function, code) of what waits, in the order of the queue."""
-    found = plane.call(lambda: plane.server.planning.waiting())
-    return [(plane.server.world[Function][request.function_id].name, str(reason.code)) for request, reason in found]
+from tests.harness.working import Work, ended, function, item_of, name_of, waiting
 
 
 def test_case_18_exactly_one_whole_gang_is_stopped_the_one_with_the_least_to_lose(control_plane: ControlPlane, fleet: Any) -> None:
@@ -85,7 +29,7 @@ def test_case_18_exactly_one_whole_gang_is_stopped_the_one_with_the_least_to_los
     urgent = caller.call(function(caller, "urgent", 4, priority=10))
     until(lambda: work.begun("urgent") == 4)
     stopped = ended(control_plane, Cause.PREEMPTED)
-    assert [_name_of(control_plane, a.assignment) for a in stopped] == ["younger"]
+    assert [name_of(control_plane, a.assignment) for a in stopped] == ["younger"]
     assert stopped[0].verdict is not None and stopped[0].verdict.sentence == "preempted: its nodes are wanted by urgent, of priority 10"
     assert item_of(control_plane, urgent).evictions == 1
     victim = item_of(control_plane, younger)
@@ -133,7 +77,7 @@ def test_case_17_a_plain_container_of_lower_priority_makes_way_for_a_gang(contro
     until(lambda: work.begun("squatter") == 1)
     gang = caller.call(function(caller, "gang", 4, priority=1))
     until(lambda: work.begun("gang") == 4)
-    assert [_name_of(control_plane, a.assignment) for a in ended(control_plane, Cause.PREEMPTED)] == ["squatter"]
+    assert [name_of(control_plane, a.assignment) for a in ended(control_plane, Cause.PREEMPTED)] == ["squatter"]
     work.finish("gang", "squatter")
     assert caller.result(gang) == "gang"
     assert caller.result(squatter) == "squatter", "it runs again after the gang"
@@ -185,18 +129,17 @@ def test_548_preemptions_a_call_that_crashes_again_and_again_stops_others_three_
     patient = caller.call(function(caller, "patient", 2))
     until(lambda: work.begun("patient") == 2)
     crashing = caller.call(function(caller, "crashes", 2, priority=10, retry_policy=retries))
-    item = item_of(control_plane, crashing)
 
     def later(count: Callable[[], int], wanted: int) -> bool:
-        control_plane.advance(30_000)       # over every back-off, of either
+        control_plane.advance(1_000)
         return count() >= wanted
 
     for stops in (1, 2, 3):
         until(partial(later, lambda: item_of(control_plane, patient).preemptions, stops))
         until(partial(later, lambda: work.begun("patient"), 2 * (stops + 1)))
-    assert item.evictions == 3
-    control_plane.advance(200_000)
-    assert item_of(control_plane, patient).preemptions == 3, "neither would it be stopped again, nor may the other stop anybody"
+    assert item_of(control_plane, crashing).evictions == 3
+    control_plane.advance(1_200_000)       # over every back-off of either
+    assert item_of(control_plane, patient).preemptions == 3, "neither may the one stop anybody again, nor would the other be stopped"
     work.finish("patient")
     assert caller.result(patient) == "patient"
 

@@ -48,7 +48,7 @@ def is_idle(server: Server, gang: Gang) -> bool:
 def preemptible_after_ms(server: Server, gang: Gang) -> int | None:
     """From when a cluster may be stopped for others; None: not again. The more often its input was, the longer it is left to run."""
     inputs = server.world[Input]
-    ids = {attempt.input_id for attempt in gang.open} | {gang.assignment.input_id}
+    ids = [attempt.input_id for attempt in gang.open] if gang.took_inputs else [gang.assignment.input_id]
     times = max((inputs[input_id].preemptions for input_id in ids if input_id in inputs), default=0)
     return requeue_at_ms(gang.assignment.created_ms, times) if times < STOPPED_ENOUGH else None
 
