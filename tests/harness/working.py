@@ -50,8 +50,9 @@ def name_of(plane: ControlPlane, assignment: int) -> str:
 
 
 def function(caller: Caller, name: str, size: int, priority: int = 0, **fields: Any) -> str:
-    options = {"priority": str(priority)}
-    return caller.function(name, size=size, gpu=GPUS, clustered=True, timeout_secs=86_400, experimental_options=options, **fields)
+    """A clustered function; `options` are more of its experimental options."""
+    settings = {"timeout_secs": 86_400, "experimental_options": {"priority": str(priority)} | fields.pop("options", {})} | fields
+    return caller.function(name, size=size, gpu=GPUS, clustered=True, **settings)
 
 
 def item_of(plane: ControlPlane, call_id: str) -> Input:
