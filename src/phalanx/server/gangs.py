@@ -109,6 +109,7 @@ class Gangs:
             self.carry_out(unit, gang, instruction)
         if gang.all_gone and not gone_before:
             self._ended(unit, gang)
+            self._server.retentions.after_loss(unit, gang, [i.input_id for i in instructions if isinstance(i, ev.Requeue)])
         return True
 
     def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int) -> Gang:

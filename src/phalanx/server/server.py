@@ -35,6 +35,7 @@ from phalanx.server.mounts import Mounts
 from phalanx.server.nodes import Nodes
 from phalanx.server.planning import Planning
 from phalanx.server.purging import Purging
+from phalanx.server.retentions import Retentions
 from phalanx.server.secrets import Secrets
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
@@ -58,6 +59,7 @@ class Server:
         self.config = config
         self.paths = paths
         self.clock: Clock = clock or RealClock()
+        self.returned_ms = self.clock.now_ms()      # since when this process is the server
         self.randomness = randomness or random.SystemRandom()
         self.end_process: Callable[[], None] = lambda: os._exit(70)
         me = Holder.me(config.listen)
@@ -90,6 +92,7 @@ class Server:
         self.nodes = Nodes(self)
         self.planning = Planning(self)
         self.purging = Purging(self)
+        self.retentions = Retentions(self)
         self.secrets = Secrets(self)
 
     def start(self) -> None:
@@ -101,6 +104,7 @@ class Server:
         self.leases.start()
         self.apps.start()
         self.logs.load()
+        self.retentions.load()
         self.purging.start()
         self.planning.soon()
 
