@@ -115,7 +115,7 @@ def _occupied(reason: Reason) -> str:
     if reason.number("held"):
         holders = reason.text("held_by")
         parts.append(f"{reason.number('held')} held" + (f" by {holders}" if holders else ""))
-    for name in ("draining", "cordoned", "down", "shared", "retained", "excluded", "reserved"):
+    for name in ("draining", "drained", "cordoned", "down", "shared", "retained", "excluded", "reserved"):
         if reason.number(name):
             why = reason.text(f"{name}_why")
             parts.append(f"{reason.number(name)} {name}" + (f" ({why})" if why else ""))

@@ -160,6 +160,7 @@ class Agents(AgentsBase):
                 list(facts.python_versions), register.boot_id, facts.unschedulable, old.cordoned if old else "", False,
                 self._server.now_ms(),
             )  # fmt: skip
+            self._server.nodes.carry_over(old, record)
             unit.put(record)
             self._sessions[facts.node_id] = session
             timer = self._lost_timers.pop(facts.node_id, None)

@@ -248,8 +248,6 @@ class Functions:
             raise _unsupported(f"'{name.removesuffix('.*')}' is a server: @app.server is not supported yet")
         if asked.volume_mounts or asked.shared_volume_mounts or asked.cloud_bucket_mounts or asked.s3_mounts:
             raise _unsupported(f"'{name}' mounts a volume: volumes and bucket mounts are not supported yet")
-        if asked.secret_ids:
-            raise _unsupported(f"'{name}' uses a secret: secrets are not supported yet")
         if asked.proxy_id:
             raise _unsupported(f"'{name}' uses a proxy: proxies are not supported")
 
@@ -263,6 +261,8 @@ class Functions:
         for mount_id in function.mount_ids:
             if mount_id not in world[Mount]:
                 raise not_found("Mount", mount_id, f"'{function.name}' uses it; create it in this app first")
+        for secret_id in function.secret_ids:
+            self._server.secrets.get(secret_id)
 
 
 def _bound_id(function_id: str, params: bytes, options: bytes) -> str:

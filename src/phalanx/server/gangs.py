@@ -100,9 +100,11 @@ class Gangs:
         if gang is None:
             return False
         gone_before = gang.all_gone
-        instructions = gang.handle(event, self._server.now_ms())
-        for record in gang.take_changed():
-            unit.put(record)
+        try:
+            instructions = gang.handle(event, self._server.now_ms())
+        finally:    # what a bug left half-way is in the unit too: it tells whether memory is still what the store has (server.py)
+            for record in gang.take_changed():
+                unit.put(record)
         for instruction in instructions:
             self.carry_out(unit, gang, instruction)
         if gang.all_gone and not gone_before:
@@ -273,6 +275,7 @@ class Gangs:
                 unit.put(node)
         self.running.pop(gang.assignment.assignment, None)
         self.pool(gang.assignment.function_id).gangs.pop(gang.assignment.assignment, None)
+        self._server.nodes.left(unit, gang)
         unit.after(self._server.planning.soon)
 
     def _report_quiet(self, unit: Unit, app_id: str) -> None:

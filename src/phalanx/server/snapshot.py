@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from phalanx.model.cluster import Member
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.gpus import GpuChoice
-from phalanx.model.node import NodeRecord
+from phalanx.model.node import ByHand, NodeRecord
 from phalanx.model.plan import Ask, Request, Where
 from phalanx.model.work import Function
 from phalanx.server.pool import Pool
@@ -15,14 +15,19 @@ from phalanx.server.pool import Pool
 if TYPE_CHECKING:
     from phalanx.core.gang import Gang
 
+_BY_HAND: dict[str, NodeState] = {
+    ByHand.SERVING: NodeState.CORDONED, ByHand.CORDONED: NodeState.CORDONED,
+    ByHand.DRAINING: NodeState.DRAINING, ByHand.DRAINED: NodeState.DRAINED,
+}  # fmt: skip
+
 
 def node_of(record: NodeRecord, connected: bool) -> Node:
     """The planner's view of a node."""
     state, why = NodeState.UP, ""
-    if record.cordoned:
-        state, why = NodeState.CORDONED, record.cordoned
+    if record.cordoned or record.by_hand != ByHand.SERVING:
+        state, why = _BY_HAND[record.by_hand], f"by hand: {record.cordoned}" if record.cordoned else "by hand"
     if record.unschedulable:
-        state, why = NodeState.DRAINING, record.unschedulable
+        state, why = NodeState.DRAINING, f"{record.unschedulable}; {why}" if why else record.unschedulable
     if not connected:
         state, why = NodeState.DOWN, "its agent is away"
     return Node(
