@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,27 @@ def test_clustered_functions_in_every_way(live: Live, version: str) -> None:
             f"rank {rank} of 2 got {x}" for x in ("first", 1, 2, 3, "spawned")]
         entered = 2 if knows_clustered_classes else 0
         assert lines.count(f"rank {rank} enters") == lines.count(f"rank {rank} leaves") == entered
+
+
+@EVERY_CLIENT
+def test_variables_that_the_program_brings_along(live: Live, version: str) -> None:
+    ended = live.program("variables.py", version=version, FROM_HERE="well hidden")
+    plain = ended.said["plain"]
+    assert plain.pop("PYTHONPATH").endswith(":/opt/mine") and plain.pop("MODAL_TASK_ID").startswith("ta-")
+    knows_env = version not in ("1.0.5", "0.73.173")
+    assert plain == {"GREETING": "hello from env" if knows_env else "hello", "FROM_HERE": "well hidden"}
+    assert ended.said["cluster"] == "hello" and ended.out.count('## rank ["hello", "well hidden"]') == 2
+    told = "".join((live.paths.state / f"{name}.log").read_text() for name in ("server", "agent", "front", "supervisor"))
+    assert "well hidden" not in told
+
+
+def test_a_cluster_on_every_node_calls_a_plain_function(another: Callable[..., Any]) -> None:
+    with another(4) as plane:
+        ended = plane.program("pi.py")
+        assert ended.said == {"remote": "pi is about 3.141593", "map": ["pi is about 3.141593", "pi is about 6.283185"],
+                              "spawn": "pi is about 31.415927"}
+        assert all(ended.out.splitlines().count(f"bye from {rank}") == 1 for rank in range(4)), ended
+        assert [node["node_id"] for node in plane.status()["nodes"]] == ["node-0", "node-1", "node-2", "node-3", "node-cpu"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -34,11 +35,13 @@ def show_up(running: Running, detached: bool) -> None:
 
 def fleet(nodes: list[dict[str, Any]]) -> list[str]:
     """One sentence for each kind of node."""
-    kinds = Counter((n.get("gpu_type", ""), n.get("gpu_count", 0), bool(n.get("simulated"))) for n in nodes)
+    kinds = Counter((n.get("gpu_type", ""), n.get("gpu_count", 0), bool(n.get("simulated")), bool(n.get("shared_only"))) for n in nodes)
     sentences = []
-    for (gpu_type, gpu_count, simulated), count in kinds.items():
+    for (gpu_type, gpu_count, simulated, shared_only), count in kinds.items():
         plural = "node" if count == 1 else "nodes"
-        if not gpu_count:
+        if shared_only:
+            sentences.append(f"{count} {plural} for functions without GPUs: what a cluster calls runs there when all others are taken")
+        elif not gpu_count:
             sentences.append(f"{count} {plural} without GPUs")
         elif simulated:
             of_type = "of any type" if gpu_type == "any" else gpu_type
@@ -78,12 +81,27 @@ def show_status(running: Running, status: dict[str, Any]) -> None:
 
 
 def _node_state(node: dict[str, Any]) -> str:
-    return node.get("unschedulable") or node.get("state") or ""
+    return node.get("state") or ""
+
+
+def show_nodes(nodes: list[dict[str, Any]]) -> None:
+    """`phalanx node list`."""
+    _print_table(Console(highlight=False), "Nodes", nodes, {
+        "node": lambda n: n["node_id"], "state": lambda n: n["state"], "decided by": _decided, "GPUs": _gpus,
+        "clusters": lambda n: ", ".join(n.get("held_by") or [])})
+
+
+def _decided(node: dict[str, Any]) -> str:
+    """Who took it out of service by hand, and when."""
+    if node.get("by_hand", "serving") == "serving" and not node.get("reason"):
+        return ""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.get("decided_ms", 0) / 1000))
+    return f"{node.get('decided_by') or 'somebody'}, {when}"
 
 
 def _gpus(node: dict[str, Any]) -> str:
     if not node.get("gpu_count"):
-        return "none"
+        return "none, for functions without GPUs" if node.get("shared_only") else "none"
     return f"{node['gpu_count']} × {node.get('gpu_type', '')}{' simulated' if node.get('simulated') else ''}"
 
 

@@ -31,8 +31,10 @@ from phalanx.server.images import Images
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
+from phalanx.server.nodes import Nodes
 from phalanx.server.planning import Planning
 from phalanx.server.purging import Purging
+from phalanx.server.secrets import Secrets
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
@@ -83,8 +85,10 @@ class Server:
         self.logins = Logins(self)
         self.logs = Logs(self)
         self.mounts = Mounts(self)
+        self.nodes = Nodes(self)
         self.planning = Planning(self)
         self.purging = Purging(self)
+        self.secrets = Secrets(self)
 
     def start(self) -> None:
         """Take up the work where the last commit left it, and begin the timers. Once, in the event loop, before sockets are served."""
