@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
+from phalanx.model.app import Image
 from phalanx.model.cluster import Member, MemberState
 from phalanx.model.node import UNKILLABLE, NodeRecord
 from phalanx.model.refusal import Refusal
@@ -53,6 +54,7 @@ class Agents(AgentsBase):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._sessions: dict[str, Session] = {}      # by node id
+        self._making: set[asyncio.Task[None]] = set()
 
     def is_connected(self, node_id: str) -> bool:
         """Is its agent there, and were its last heartbeats heard?"""
@@ -64,6 +66,13 @@ class Agents(AgentsBase):
     def prepare(self, gang: Gang, member: Member) -> None:
         """Send Prepare; a container that can't be described is refused like one that a node refuses."""
         function: Function = self._server.world[Function][member.function_id]
+        image = self._server.world[Image].get(function.image_id)
+        client = function.client_version, image.python_version if image else ""
+        if not self._server.mounts.client_stands(*client):
+            making = asyncio.ensure_future(self._prepare_with_client(gang, member, client))
+            self._making.add(making)
+            making.add_done_callback(self._making.discard)
+            return
         try:
             spec = container_spec(self._server, function, member, gang.assignment.gpu_choice)
         except Exception as error:
@@ -82,6 +91,17 @@ class Agents(AgentsBase):
             private_network=spec.private_network, block_network=spec.block_network, grace_ms=gang.policy.grace_ms,
         )  # fmt: skip
         self._send(member.node_id, pb.ToAgent(prepare=message))
+
+    async def _prepare_with_client(self, gang: Gang, member: Member, client: tuple[str, str]) -> None:
+        """The package that its function was created with is gone: make it again, then prepare; or refuse with the reason."""
+        try:
+            await self._server.mounts.make_client(*client)
+        except Refusal as refusal:
+            refused = ev.PrepareRefused(member.rank, "function", refusal.sentence, user_fault=True)
+            self._server.act(lambda unit: self._server.gangs.dispatch(unit, member.assignment, refused))
+            return
+        if member.state == MemberState.PREPARING:
+            self.prepare(gang, member)
 
     def tell(self, gang: Gang, member: Member, instruction: ev.Instruction) -> None:
         """Pass an instruction on to the agent of a rank. An agent that is away is told again when it is back (`_resume`)."""
