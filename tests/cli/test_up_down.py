@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from click.testing import CliRunner, Result
 from phalanx.cli import control_plane
 from phalanx.cli.main import main
 from phalanx.cli.processes import Process, read_record
-from phalanx.cli.supervisor import record_path
+from phalanx.cli.supervisor import record_path, said_grace_s
 from phalanx.config import Config
 from phalanx.paths import Paths
 
@@ -185,3 +186,12 @@ def test_no_stranger_gets_a_signal() -> None:
 def test_an_address_that_is_none_is_said(paths: Paths, config: Config, stand_ins: Any, listen: str) -> None:
     config.listen = listen
     assert f"{listen!r} is no address to listen at" in up(paths, config).output
+
+
+def test_an_agent_says_how_long_its_containers_may_take(paths: Paths) -> None:
+    """A function's grace may be longer than the configuration's, and nobody kills the agent meanwhile."""
+    assert said_grace_s(paths) == 0
+    paths.agents_run.mkdir(parents=True)
+    paths.leaving.write_text("90000")
+    assert said_grace_s(paths) == 90
+    shutil.rmtree(paths.run)

@@ -56,6 +56,14 @@ def log_path(paths: Paths, name: str) -> Path:
     return paths.state / f"{name}.log"
 
 
+def said_grace_s(paths: Paths) -> float:
+    """How long an agent that was asked to go gives its containers: a function's grace may be longer than the configuration's."""
+    try:
+        return int(paths.leaving.read_text()) / 1000
+    except (FileNotFoundError, ValueError):
+        return 0.0
+
+
 def last_words(paths: Paths, name: str, lines: int = 12) -> str:
     """The end of a process's log."""
     log = log_path(paths, name)
@@ -197,12 +205,19 @@ class Supervisor:
         if child is None or child.process.returncode is not None:
             return
         child.process.terminate()
-        try:
+        if await self._ended(child, patience_s):
+            return
+        longer_s = said_grace_s(self._paths) - self._grace_s if name == "agent" else 0.0
+        if longer_s > 0 and await self._ended(child, longer_s):
+            return
+        self._say(f"the {name} (process {child.process.pid}) did not end within {patience_s + max(longer_s, 0):.0f} s: killed")
+        child.process.kill()
+        await child.process.wait()
+
+    async def _ended(self, child: Child, patience_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(child.process.wait(), patience_s)
-        except TimeoutError:
-            self._say(f"the {name} (process {child.process.pid}) did not end within {patience_s:.0f} s: killed")
-            child.process.kill()
-            await child.process.wait()
+        return child.process.returncode is not None
 
     def _say(self, sentence: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
