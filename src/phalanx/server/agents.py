@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
@@ -16,6 +15,7 @@ from phalanx.model.refusal import Refusal
 from phalanx.model.work import Function
 from phalanx.protocol import agent_pb2 as pb
 from phalanx.protocol.agent_grpc import AgentsBase
+from phalanx.server.agent_clock import AgentClock
 from phalanx.server.launch import container_spec
 from phalanx.server.layers import layer_files
 from phalanx.server.unit import Unit
@@ -39,10 +39,7 @@ class Session:
         self.agent_id = agent_id
         self.node_ids = node_ids
         self.outgoing: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
-        self.clock_offset_ms = 0    # server wall clock minus the agent's boot clock, the smallest seen: least delayed
-
-    def server_time_ms(self, boottime_ms: int) -> int:
-        return boottime_ms + self.clock_offset_ms
+        self.clock = AgentClock()
 
 
 class Agents(AgentsBase):
@@ -120,6 +117,8 @@ class Agents(AgentsBase):
             LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
             return
         session = Session(first.register.agent_id, [node.node_id for node in first.register.nodes])
+        if first.register.boottime_ms:
+            session.clock.heard(first.register.boottime_ms, self._server.now_ms())
         await self._server.act(lambda unit: self._joined(unit, session, first.register))
         sender = asyncio.ensure_future(self._send_all(session, stream))
         try:
@@ -217,8 +216,7 @@ class Agents(AgentsBase):
     async def _received(self, session: Session, message: pb.FromAgent) -> None:
         kind = message.WhichOneof("message")
         if kind == "heartbeat":
-            offset = time.time_ns() // 1_000_000 - message.heartbeat.boottime_ms
-            session.clock_offset_ms = min(session.clock_offset_ms or offset, offset)
+            session.clock.heard(message.heartbeat.boottime_ms, self._server.now_ms())
             return
         if kind == "logs":
             await self._logs(session, message.logs)
@@ -254,7 +252,7 @@ class Agents(AgentsBase):
                 sentence = report.sentence
                 if report.oom_killed and report.memory_limit_mib:
                     sentence = f"limit {report.memory_limit_mib} MiB, peak {report.memory_peak_mib} MiB"
-                at_ms = session.server_time_ms(report.boottime_ms) if session.clock_offset_ms else self._server.now_ms()
+                at_ms = session.clock.server_time_ms(report.boottime_ms, self._server.now_ms())
                 return ev.Exited(
                     report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started, report.unseen)
             case pb.Released():
