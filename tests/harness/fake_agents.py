@@ -121,7 +121,7 @@ class FakeRank:
             assignment=self.key[0], rank=self.key[1], code=code, signal=signal, oom_killed=oom, boottime_ms=boottime_ms(),
             memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
         )  # fmt: skip
-        self.fleet.say(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms()))      # a test may have set the server's clock since the last
+        self.fleet.beat()       # a test may have set the server's clock since the last
         self.fleet.say(exited=self.exited)
 
     async def _live(self) -> None:
@@ -200,6 +200,8 @@ class FakeFleet:
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
+        self.silent = False
+        self.answered_ms = self.said_away_ms = 0
         self.ignores_interrupts = False                     # programs go on until they are killed
         self.never_prepares: set[str] = set()               # nodes that pull for ever
         self.ranks: dict[Key, FakeRank] = {}
@@ -255,6 +257,11 @@ class FakeFleet:
     def definition(self, rank: FakeRank) -> Any:
         return api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments).function_def
 
+    def beat(self) -> None:
+        """A heartbeat. `silent`: it gets stuck on the way."""
+        if not self.silent:
+            self.say(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms(), answered_ms=self.answered_ms, said_away_ms=self.said_away_ms))
+
     def clustered(self, rank: FakeRank) -> bool:
         return bool(self.definition(rank)._experimental_group_size > 0)
 
@@ -268,11 +275,11 @@ class FakeFleet:
         async with method.open() as stream:
             register = pb.Register(
                 protocol_version=1, agent_id=self.agent_id, boot_id="boot", engine="fake", nodes=self.facts, adopted=adopted,
-                secret=self.control_plane.config.join_secret,
+                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(),
             )  # fmt: skip
             await stream.send_message(pb.FromAgent(register=register))
-            await stream.send_message(pb.FromAgent(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms())))
             sender = asyncio.ensure_future(self._send(stream))
+            beating = asyncio.ensure_future(self._beat())
             for rank in self.ranks.values():
                 if rank.exited is not None:
                     self.say(exited=rank.exited)
@@ -282,6 +289,12 @@ class FakeFleet:
                     self._hear(message)
             finally:
                 sender.cancel()
+                beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self.beat()
+            await asyncio.sleep(1)
 
     async def _send(self, stream: Any) -> None:
         while True:
@@ -291,6 +304,8 @@ class FakeFleet:
         kind = message.WhichOneof("message")
         if kind == "welcome":
             self.joined.set()
+        elif kind == "beat_answer":
+            self.answered_ms = message.beat_answer.boottime_ms
         elif kind == "prepare":
             self._prepare(message.prepare)
         elif kind == "start":
