@@ -71,11 +71,35 @@ def test_status_for_people_and_as_json(paths: Paths, config: Config, stand_ins: 
     phalanx("down", "--state", str(paths.state))
 
 
-def test_a_second_up_is_refused(paths: Paths, config: Config, stand_ins: Any) -> None:
+def test_a_second_up_replaces_the_server_and_nothing_else(paths: Paths, config: Config, stand_ins: Any) -> None:
     up(paths, config)
+    before = read_record(record_path(paths))
     said = up(paths, config)
+    assert said.exit_code == 0, said.output
+    after = read_record(record_path(paths))
+    assert f"replaced the server: process {before['server'].pid} (phalanx stand-in), now process {after['server'].pid}" in said.output
+    assert f"went on: front (process {before['front'].pid}), agent (process {before['agent'].pid}), 0 clusters" in said.output
+    assert {name for name in before if after[name] != before[name]} == {"server"}
+    phalanx("down", "--state", str(paths.state))
+
+
+def test_a_second_up_that_wants_another_fleet_changes_nothing(paths: Paths, config: Config, stand_ins: Any) -> None:
+    up(paths, config, "--nodes", "2")
+    before = read_record(record_path(paths))
+    said = up(paths, config, "--nodes", "4", "--database", "postgresql://localhost/phalanx")
     assert said.exit_code == 1
-    assert f"already up with state {paths.state}" in said.output and config.listen in said.output
+    assert "nodes from 2 to 4, database from SQLite to postgresql://localhost/phalanx. Nothing was changed: `phalanx down`" in said.output
+    assert read_record(record_path(paths)) == before and Config.load(paths.config).nodes == 2
+    phalanx("down", "--state", str(paths.state))
+
+
+def test_a_new_server_that_does_not_start_is_shown_with_its_last_words(paths: Paths, config: Config, stand_ins: Any) -> None:
+    up(paths, config)
+    (paths.state / "broken").write_text("the state has schema 2")
+    said = up(paths, config)
+    assert said.exit_code == 1 and "the new one does not start; clients wait" in said.output and "the state has schema 2" in said.output
+    (paths.state / "broken").unlink()
+    wait_until(lambda: control_plane.find(paths), "the server is back")
     phalanx("down", "--state", str(paths.state))
 
 

@@ -52,6 +52,11 @@ def ready_path(paths: Paths) -> Path:
     return paths.run / "server.json"
 
 
+def python_path(paths: Paths) -> Path:
+    """Written by `phalanx up` over a running one: the interpreter of the installation that takes over."""
+    return paths.run / "python"
+
+
 def log_path(paths: Paths, name: str) -> Path:
     return paths.state / f"{name}.log"
 
@@ -129,7 +134,7 @@ class Supervisor:
         await self._start("agent")
 
     async def _start(self, name: str) -> None:
-        command, inherited = self._commands[name], [listening.fileno() for listening in self._sockets] if name == "front" else []
+        command, inherited = self._command(name), [listening.fileno() for listening in self._sockets] if name == "front" else []
         if inherited:
             command = [*command, "--public-fd", str(inherited[0]), "--tasks-fd", str(inherited[1])]
         log = log_path(self._paths, name)
@@ -140,6 +145,12 @@ class Supervisor:
                 *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, pass_fds=inherited)
         self._children[name] = Child(process, time.monotonic())
         self._record()
+
+    def _command(self, name: str) -> list[str]:
+        command, successor = self._commands[name], python_path(self._paths)
+        if command[0] == sys.executable and successor.exists():
+            return [successor.read_text(), *command[1:]]
+        return command
 
     def _record(self) -> None:
         pids = {"supervisor": os.getpid(), **{name: child.process.pid for name, child in self._children.items()}}
@@ -169,9 +180,9 @@ class Supervisor:
             child = self._children[name]
             code = await child.process.wait()
             lived = time.monotonic() - child.started
-            if name == "agent" and code == NEVER_WORKS and not self._failures[name]:
+            if name == "agent" and code == NEVER_WORKS and not self._failures[name] and lived < HEALTHY_S:   # later, an upgrade left it old
                 raise StartFailed(last_words(self._paths, name, lines=1).strip())
-            if lived > HEALTHY_S:
+            if lived > HEALTHY_S or code == 0:      # 0: somebody asked it to end, as `phalanx up` over a running one does
                 self._failures[name] = 0
             pause = BACKOFF_S[min(self._failures[name], len(BACKOFF_S) - 1)]
             self._failures[name] += 1
