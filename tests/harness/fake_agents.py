@@ -200,6 +200,7 @@ class FakeFleet:
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
+        self.on_mark = self.answer_mark
         self.silent = False
         self.boot_id, self.peer_address = "boot", ""
         self.answered_ms = self.said_away_ms = 0
@@ -318,6 +319,11 @@ class FakeFleet:
             asyncio.ensure_future(self._end(message.stop))
         elif kind == "release":
             self._release(message.release)
+        elif kind == "mark_logs":
+            self.on_mark(message.mark_logs)
+
+    def answer_mark(self, mark: pb.MarkLogs) -> None:
+        self.say(logs_marked=pb.LogsMarked(assignment=mark.assignment, rank=mark.rank, number=mark.number))
 
     def _prepare(self, prepare: pb.Prepare) -> None:
         if prepare.node_id in self.never_prepares:

@@ -325,6 +325,11 @@ class Agent:
                 self._job(self._release(key))
             case "ack_logs" if container:
                 container.acknowledge(command.offset)
+            case "mark_logs":
+                if container is not None:
+                    container.send_log()
+                self._send(agent_pb2.FromAgent(logs_marked=agent_pb2.LogsMarked(
+                    assignment=command.assignment, rank=command.rank, number=command.number)))
 
     def _prepare(self, key: Key, ask: agent_pb2.Prepare) -> None:
         if key in self.gone or key in self._preparing:

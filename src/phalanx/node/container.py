@@ -135,6 +135,11 @@ class Container:
         self._wake.set()
         self._tell(do="acknowledge", offset=offset)
 
+    def send_log(self) -> None:
+        """What is in the spool now, without waiting for the pump's turn: not more than a window, as there."""
+        while self._sent - self._acknowledged < _WINDOW_BYTES and self._send_batch():
+            pass
+
     async def _pump(self) -> None:
         """Ship records in order, a window ahead of the acknowledgements; then the exit."""
         while True:

@@ -122,6 +122,11 @@ class Agents(AgentsBase):
             peers.append(pb.Peer(rank=member.rank, node_id=member.node_id, agent_id=agent_id, address=address))
         return pb.ToAgent(peers=pb.Peers(assignment=gang.assignment.assignment, size=gang.assignment.size, peers=peers))
 
+    def ask_mark(self, member: Member, number: int) -> None:
+        """Have the agent send what the rank has written so far, and say so."""
+        mark = pb.MarkLogs(assignment=member.assignment, rank=member.rank, number=number)
+        self._send(member.node_id, pb.ToAgent(mark_logs=mark))
+
     def _send(self, node_id: str, message: pb.ToAgent) -> None:
         session = self._sessions.get(node_id)
         if session is not None:
@@ -263,6 +268,10 @@ class Agents(AgentsBase):
             return
         if kind == "logs":
             await self._logs(session, message.logs)
+            return
+        if kind == "logs_marked":
+            marked = message.logs_marked
+            self._server.log_marks.came(marked.assignment, marked.rank, marked.number)
             return
         report = getattr(message, kind) if kind else None
         event = self._event(session, report) if report is not None else None
