@@ -20,6 +20,7 @@ from .spec import Exit, Spec
 _BATCH_BYTES = 256 << 10
 _WINDOW_BYTES = 8 << 20      # sent and not yet acknowledged
 _MIB = 1 << 20
+_DISMISS_SECONDS = 40.0      # a shim may try for 20 s to kill what can't be killed
 
 Send = Callable[[agent_pb2.FromAgent], None]
 
@@ -237,6 +238,20 @@ class Container:
     def _tell(self, **message: Any) -> None:
         if self._writer is not None:
             self._writer.write(json.dumps(message).encode() + b"\n")
+
+
+async def dismiss(control_socket: Path) -> None:
+    """Have a shim of which nothing else is known kill and remove its container; a socket that nobody answers at is removed."""
+    try:
+        async with asyncio.timeout(_DISMISS_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(str(control_socket), limit=1 << 20)
+            writer.write(b'{"do": "release"}\n')
+            while await reader.readline():
+                pass
+            writer.close()
+    except OSError:     # TimeoutError is one
+        pass
+    control_socket.unlink(missing_ok=True)
 
 
 def left_behind(folder: Path) -> list[Path]:
