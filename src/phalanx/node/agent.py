@@ -26,7 +26,7 @@ from .addresses import Ranges, agent_subnet
 from .bridge import bridge_name
 from .choose import Choice, choose
 from .container import Container, dismiss, left_behind
-from .image import default_image
+from .image import default_image, nameservers
 from .launching import Launcher, LaunchFailed
 from .layers import Layers
 from .leases import Leases
@@ -39,7 +39,7 @@ from .spec import Spec, write_whole
 
 PROTOCOL = 1
 _BACKOFF_SECONDS = (0.05, 1.0)
-_LAST_GRACE_MS = 5_000        # what containers get when the agent itself is asked to go
+_LAST_GRACE_MS = 5_000        # what containers get when the agent is asked to go and nobody said what their function's grace is
 
 Key = tuple[int, int]
 
@@ -87,6 +87,7 @@ class Agent:
         self.agent_id = self._own_id()
         await self._choose_runtime()
         await self._adopt()
+        self.preparer.zygotes.warm_as_before()
         await self.leases.peers.open(self.peer_listen, self.paths.node / "peers.port")
         serving = asyncio.create_task(self._serve())
         watching = asyncio.create_task(self.leases.watch())
@@ -113,7 +114,7 @@ class Agent:
     def _make_folders(self) -> None:
         self.paths.run.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.paths.agents_run.mkdir(mode=0o700, exist_ok=True)
-        for name in ("containers", "layers", "images"):
+        for name in ("containers", "layers", "images", "zygotes"):
             (self.paths.node / name).mkdir(parents=True, exist_ok=True)
         self.paths.node.chmod(0o700)
 
@@ -165,6 +166,7 @@ class Agent:
         for folder in self.fleet.containers.iterdir():
             if not (folder / "spec.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)
+        await self.preparer.zygotes.sweep()
         await self._sweep_strays()
         self.leases = Leases(self.agent_id, self.fleet.boot_id, self.secret, self.containers, self.paths.node)
         self.leases.adopt()
@@ -187,21 +189,21 @@ class Agent:
                     self.preparer.unschedulable.setdefault(node_id, f"{remains} remains of {name}")
 
     async def _leave(self) -> None:
-        """Interrupt every container, wait a little, kill, remove; then the bridge and the launcher."""
+        """Interrupt every container, wait for its grace, kill, remove; then the bridge and the launcher."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         if self._bridging is not None:
             await asyncio.wait({self._bridging})
         running = list(self.containers.values())
-        ending = []
-        for container in running:
-            if container.phase == "running":
-                container.stop(signal.SIGINT, _LAST_GRACE_MS)
-                ending.append(asyncio.create_task(container.over.wait()))
-        if ending:
-            await asyncio.wait(ending, timeout=_LAST_GRACE_MS / 1000 + 1)
-        await asyncio.gather(*(container.release() for container in running))
+        graces = {container: container.spec.grace_ms or _LAST_GRACE_MS for container in running if container.phase == "running"}
+        if graces:
+            longest = max(graces.values())
+            write_whole(str(self.paths.leaving), str(longest))      # whoever asked us to go waits so long before it kills us
+            for container, grace_ms in graces.items():
+                container.stop(signal.SIGINT, grace_ms)
+            await asyncio.wait([asyncio.create_task(container.over.wait()) for container in graces], timeout=longest / 1000 + 1)
+        await asyncio.gather(*(container.release() for container in running), self.preparer.zygotes.leave())
         if self._jobs:      # releases that the server asked for are still removing folders
             await asyncio.wait(set(self._jobs), timeout=_LAST_GRACE_MS / 1000)
         with contextlib.suppress(LaunchFailed):
@@ -270,7 +272,7 @@ class Agent:
         preferred = json.loads(memory.read_text())["ipv4"] if memory.exists() else ""
         try:
             made = await self.launcher.ask(task="bridge", bridge={
-                "name": bridge_name(self.agent_id), "ipv6": subnet, "preferred": preferred})
+                "name": bridge_name(self.agent_id), "ipv6": subnet, "preferred": preferred, "nameservers": nameservers()})
         except LaunchFailed as failure:
             say(f"no container network: {failure}")
             self.preparer.network_failure = str(failure)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from . import gpu_memory, namespaces, network, runtime
+from . import forking, gpu_memory, namespaces, network, runtime
 from .control import Listener
 from .relay import Relay
 from .runtime import RuntimeFault
@@ -59,6 +59,7 @@ class Shim:
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_order = itertools.count()
         self.main = 0
+        self.status: int | None = None      # as wait(2) gives it; None: nobody saw the end
         self.stopping = False
         self.kill_at = 0.0
         self.until_ms = self.reached_ms = 0     # its lease: 0 for none
@@ -151,6 +152,8 @@ class Shim:
                 os.set_blocking(descriptor, False)
                 self.selector.register(descriptor, selectors.EVENT_READ, lambda _events, fd=descriptor: self._read(fd))
         self.phase = "running"
+        if self.runtime.forked is not None:
+            self.selector.register(self.runtime.forked.status, selectors.EVENT_READ, self._hear_status)
         self.started_ms = boottime_ms()
         self.control.say(say="started", boottime_ms=self.started_ms)
         if self.spec.limits.memory_bytes and not self.runtime.enforces_memory:
@@ -211,6 +214,8 @@ class Shim:
         if self.phase == "running":
             self.runtime.signal(signal.SIGKILL)
         remains = "; ".join(filter(None, [self.runtime.release(), gpu_memory.remains(self.spec)]))
+        if self.runtime.forked is not None:
+            self.runtime.forked.status.close()
         for relay in self.relays:
             relay.close()
         self.spool.close()
@@ -255,6 +260,16 @@ class Shim:
                 self.status = status
                 self._main_ended()
 
+    def _hear_status(self, _events: int) -> None:
+        """Of a process that a zygote forked, from its parent."""
+        assert self.runtime.forked is not None
+        status = forking.status_of(self.runtime.forked.status)
+        self.selector.unregister(self.runtime.forked.status)
+        self.runtime.forked.lost = status is None
+        if self.phase == "running":
+            self.main, self.status = 0, status
+            self._main_ended()
+
     def _main_ended(self) -> None:
         """The user's process is gone. What it left behind goes too, at once, or when the grace of a stop is over: `sh` dies of the
         signal that its child still answers to."""
@@ -274,6 +289,10 @@ class Shim:
         killed = self.runtime.kill()
         self._drain()
         used = self.runtime.memory_use()
+        if self.status is None:
+            sentence = "how the container ended nobody saw: its waiter, a process beside it, was killed"
+            self._end(Exit(code=255, unseen=True, sentence=sentence))
+            return
         died_of = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else 0
         code = 0 if died_of else os.WEXITSTATUS(self.status)
         self._end(Exit(

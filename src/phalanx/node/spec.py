@@ -77,6 +77,8 @@ class Spec:
     http_address: str = ""     # "127.127.0.1:61899": leads where the API socket leads, for clients that know TCP only
     ipv4: str = ""
     ipv6: str = ""
+    zygote: str = ""           # socket of the zygote that may fork this container's main process; empty: exec
+    serves: str = ""           # not empty: this is a zygote, which listens there
     spool_limit_bytes: int = 1 << 30
     boot_id: str = ""
     size: int = 0              # ranks of its assignment; 0: an older agent did not write it down

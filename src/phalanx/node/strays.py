@@ -12,7 +12,7 @@ import os
 import signal
 import time
 
-from . import cgroups
+from . import cgroups, processes
 from .process import MARK
 
 _PATIENCE_SECONDS = 10.0
@@ -38,16 +38,26 @@ def _cgroup_names(prefix: str) -> set[str]:
 
 
 def _marked(prefix: str) -> dict[str, set[int]]:
-    """Pids by the container that their environment began with."""
+    """Pids by the container that their environment began with. Whoever has a living shim above itself is its shim's business."""
     mark, found = f"{MARK}={prefix}".encode(), dict[str, set[int]]()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
+    parents = {pid: parent for pid, parent, _, state in processes.table() if state != "Z"}
+    for entry in map(str, parents):
+        if int(entry) == os.getpid() or _has_shim(int(entry), parents):
             continue
         with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:
             for value in file.read().split(b"\0"):
                 if value.startswith(mark):
                     found.setdefault(value.decode(errors="replace").partition("=")[2], set()).add(int(entry))
     return found
+
+
+def _has_shim(pid: int, parents: dict[int, int]) -> bool:
+    """Shims are forks of the launcher, and have its command line."""
+    while pid := parents.get(pid, 0):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            if b"phalanx.node.launcher" in file.read():
+                return True
+    return False
 
 
 def _kill_marked(prefix: str, name: str) -> str:
