@@ -43,6 +43,10 @@ class Died(Exception):
         self.code, self.signal, self.oom = code, signal, oom
 
 
+class Cancelled(Exception):
+    """Raised by a program that was told of its input's cancellation: the runner puts it as terminated, and goes on."""
+
+
 class PreambleChannel(Channel):
     """A grpclib channel over a Unix socket that says a line first."""
 
@@ -88,6 +92,13 @@ class FakeRank:
         method = UnaryUnaryMethod(self.channel, f"/modal.client.ModalClient/{name}", type(request), response)
         return await method(request, metadata=metadata)
 
+    async def cancelled(self) -> list[str]:
+        """Heartbeats until one brings cancellations."""
+        while True:
+            response = await self.rpc("ContainerHeartbeat", api_pb2.ContainerHeartbeatRequest(canceled_inputs_return_outputs_v2=True))
+            if response.cancel_input_event.input_ids:
+                return list(response.cancel_input_event.input_ids)
+
     def write(self, text: str) -> None:
         """A line of the container's output, as its shim's spool brings it."""
         record = pb.LogRecord(stream=1, time_ns=time.time_ns(), data=text.encode())
@@ -110,6 +121,7 @@ class FakeRank:
             assignment=self.key[0], rank=self.key[1], code=code, signal=signal, oom_killed=oom, boottime_ms=boottime_ms(),
             memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
         )  # fmt: skip
+        self.fleet.beat()       # a test may have set the server's clock since the last
         self.fleet.say(exited=self.exited)
 
     async def _live(self) -> None:
@@ -128,6 +140,8 @@ class FakeRank:
                 if item.kill_switch:
                     return
                 await self._work(item)
+                if self.fleet.definition(self).single_use_containers:
+                    return
 
     async def _work(self, item: Any) -> None:
         self.fleet.ran.append((self.key, item.input_id, item.retry_count))
@@ -143,6 +157,8 @@ class FakeRank:
             result = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS, data=pickle.dumps(value))
         except Died:
             raise
+        except Cancelled:
+            result = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_TERMINATED)
         except Exception as error:
             result = api_pb2.GenericResult(
                 status=api_pb2.GenericResult.GENERIC_STATUS_FAILURE, exception=repr(error), data=pickle.dumps(error)
@@ -185,6 +201,7 @@ class FakeFleet:
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
         self.silent = False
+        self.boot_id, self.peer_address = "boot", ""
         self.answered_ms = self.said_away_ms = 0
         self.ignores_interrupts = False                     # programs go on until they are killed
         self.never_prepares: set[str] = set()               # nodes that pull for ever
@@ -238,14 +255,16 @@ class FakeFleet:
     def say(self, **message: Any) -> None:
         self._outgoing.put_nowait(pb.FromAgent(**message))
 
+    def definition(self, rank: FakeRank) -> Any:
+        return api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments).function_def
+
     def beat(self) -> None:
         """A heartbeat. `silent`: it gets stuck on the way."""
         if not self.silent:
             self.say(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms(), answered_ms=self.answered_ms, said_away_ms=self.said_away_ms))
 
     def clustered(self, rank: FakeRank) -> bool:
-        arguments = api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments)
-        return arguments.function_def._experimental_group_size > 0
+        return bool(self.definition(rank)._experimental_group_size > 0)
 
     async def _serve(self) -> None:
         self._channel = PreambleChannel(str(self.control_plane.tasks_socket), "PHALANX/1 agent")
@@ -256,8 +275,8 @@ class FakeFleet:
         ]
         async with method.open() as stream:
             register = pb.Register(
-                protocol_version=1, agent_id=self.agent_id, boot_id="boot", engine="fake", nodes=self.facts, adopted=adopted,
-                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(),
+                protocol_version=1, agent_id=self.agent_id, boot_id=self.boot_id, engine="fake", nodes=self.facts, adopted=adopted,
+                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(), peer_address=self.peer_address,
             )  # fmt: skip
             await stream.send_message(pb.FromAgent(register=register))
             sender = asyncio.ensure_future(self._send(stream))

@@ -211,16 +211,24 @@ class Truth:
                 self._charged(input_id, old)
             if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING:
                 self._in_order(input_id, new)
-        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"]:
+        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + new["unpaid_restarts"]:
             self.say_wrong(
                 f"input {input_id} is at attempt {new['attempt']} after {new['user_failures']} failures of its own and "
-                f"{new['infra_failures']} others")
+                f"{new['infra_failures']} others and {new['unpaid_restarts']} that nobody paid")
         call = self.calls.get(new["call_id"])
         if call is not None and new["user_failures"] > call.function.retries:
             self.say_wrong(f"input {input_id} failed {new['user_failures']} times of its own, with {call.function.retries} retries")
 
+    def import_faults_of(self, call_id: str) -> int:
+        call = self.calls.get(call_id)
+        return self.import_faults[call.function.name] if call is not None else 1
+
     def _charged(self, input_id: str, old: Any) -> None:
         """A failure was charged to the user's budget: it was one."""
+        if old["state"] == InputState.PENDING:      # a start that failed in import or @enter: an attempt of all that waited for it
+            if not self.import_faults_of(old["call_id"]):
+                self.say_wrong(f"input {input_id} was charged with a start of its function that no program failed")
+            return
         number = old["assignment"]
         verdict = json.loads(self._rows("assignment")[number,]["verdict"] or "null")
         late = verdict is not None and verdict["cause"] == "timeout"

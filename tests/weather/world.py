@@ -13,7 +13,6 @@ import pytest
 
 from phalanx.config import Config
 from phalanx.model.cluster import Phase
-from phalanx.server import calls
 from phalanx.server.clients import OWN_PYTHON
 from phalanx.server.world import RECORD_CLASSES, World as Records
 from tests.weather.faults import FAULTS, Fault
@@ -49,7 +48,7 @@ class World:
         self.truth = Truth(self)
         self.plane.committed = self.truth.committed
         self.python = OWN_PYTHON
-        self.infra_budget = calls.INFRA_BUDGET
+        self.infra_budget = self.config.infra_retries
         self.functions: dict[str, Any] = {}
         self.largest = max(1, hosts - 1)
         (folder / "hosts").mkdir()

@@ -6,17 +6,18 @@ import asyncio
 import hmac
 import logging
 import signal
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
+from phalanx.model.app import Image
 from phalanx.model.cluster import Member, MemberState
 from phalanx.model.node import UNKILLABLE, NodeRecord
 from phalanx.model.refusal import Refusal
 from phalanx.model.work import Function
 from phalanx.protocol import agent_pb2 as pb
 from phalanx.protocol.agent_grpc import AgentsBase
+from phalanx.server.agent_clock import AgentClock
 from phalanx.server.launch import container_spec
 from phalanx.server.layers import layer_files
 from phalanx.server.unit import Unit
@@ -28,7 +29,6 @@ LOG = logging.getLogger("phalanx.agents")
 
 PROTOCOL_VERSION = 1
 LAYER_PART = 2**20
-_OFFSETS = 32                     # heartbeats that tell how an agent's clock stands to ours: about a minute
 
 
 class Session:
@@ -39,20 +39,14 @@ class Session:
         self.node_ids = [node.node_id for node in register.nodes]
         self.peer_address = register.peer_address
         self.outgoing: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
-        self._offsets: deque[int] = deque(maxlen=_OFFSETS)      # server wall clock minus the agent's boot clock, with the way between
-
-    def beat(self, boottime_ms: int, now_ms: int) -> None:
-        self._offsets.append(now_ms - boottime_ms)
-
-    def server_time_ms(self, boottime_ms: int, now_ms: int) -> int:
-        """By the heartbeat of late that was least delayed."""
-        return boottime_ms + min(self._offsets) if self._offsets else now_ms
+        self.clock = AgentClock()
 
 
 class Agents(AgentsBase):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._sessions: dict[str, Session] = {}      # by node id
+        self._making: set[asyncio.Task[None]] = set()
 
     def is_connected(self, node_id: str) -> bool:
         """Is its agent there, and were its last heartbeats heard?"""
@@ -64,6 +58,13 @@ class Agents(AgentsBase):
     def prepare(self, gang: Gang, member: Member) -> None:
         """Send Prepare; a container that can't be described is refused like one that a node refuses."""
         function: Function = self._server.world[Function][member.function_id]
+        image = self._server.world[Image].get(function.image_id)
+        client = function.client_version, image.python_version if image else ""
+        if not self._server.mounts.client_stands(*client):
+            making = asyncio.ensure_future(self._prepare_with_client(gang, member, client))
+            self._making.add(making)
+            making.add_done_callback(self._making.discard)
+            return
         try:
             spec = container_spec(self._server, function, member, gang.assignment.gpu_choice)
         except Exception as error:
@@ -82,6 +83,17 @@ class Agents(AgentsBase):
             private_network=spec.private_network, block_network=spec.block_network, grace_ms=gang.policy.grace_ms,
         )  # fmt: skip
         self._send(member.node_id, pb.ToAgent(prepare=message))
+
+    async def _prepare_with_client(self, gang: Gang, member: Member, client: tuple[str, str]) -> None:
+        """The package that its function was created with is gone: make it again, then prepare; or refuse with the reason."""
+        try:
+            await self._server.mounts.make_client(*client)
+        except Refusal as refusal:
+            refused = ev.PrepareRefused(member.rank, "function", refusal.sentence, user_fault=True)
+            self._server.act(lambda unit: self._server.gangs.dispatch(unit, member.assignment, refused))
+            return
+        if member.state == MemberState.PREPARING:
+            self.prepare(gang, member)
 
     def tell(self, gang: Gang, member: Member, instruction: ev.Instruction) -> None:
         """Pass an instruction on to the agent of a rank. An agent that is away is told again when it is back (`_resume`)."""
@@ -135,6 +147,8 @@ class Agents(AgentsBase):
             LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
             return
         session = Session(first.register)
+        if first.register.boottime_ms:
+            session.clock.heard(first.register.boottime_ms, self._server.now_ms())
         await self._server.act(lambda unit: self._joined(unit, session, first.register))
         sender = asyncio.ensure_future(self._send_all(session, stream))
         try:
@@ -243,7 +257,7 @@ class Agents(AgentsBase):
         kind = message.WhichOneof("message")
         if kind == "heartbeat":
             beat = message.heartbeat
-            session.beat(beat.boottime_ms, self._server.now_ms())
+            session.clock.heard(beat.boottime_ms, self._server.now_ms())
             self._server.leases.beat(session.agent_id, beat.boottime_ms, beat.answered_ms, beat.said_away_ms)
             session.outgoing.put_nowait(pb.ToAgent(beat_answer=pb.BeatAnswer(boottime_ms=beat.boottime_ms)))
             return
@@ -293,7 +307,7 @@ class Agents(AgentsBase):
                     sentence = f"limit {report.memory_limit_mib} MiB, peak {report.memory_peak_mib} MiB"
                 if report.fenced:
                     sentence = f"its node was cut off, and stopped it: {report.fenced}"
-                at_ms = session.server_time_ms(report.boottime_ms, self._server.now_ms())
+                at_ms = session.clock.server_time_ms(report.boottime_ms, self._server.now_ms())
                 return ev.Exited(
                     report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started,
                     unseen=report.unseen or bool(report.fenced))

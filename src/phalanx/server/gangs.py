@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang, GangPolicy
+from phalanx.core.states import move_input
 from phalanx.model.app import App
 from phalanx.model.cluster import Assignment, Attempt, Cause, Member, Phase
 from phalanx.model.node import NodeRecord
@@ -173,7 +174,7 @@ class Gangs:
             return None
         item = ready[0]
         pool.remove(item)
-        item.state = InputState.RUNNING
+        move_input(item, InputState.RUNNING)
         item.attempt += 1
         item.assignment = gang.assignment.assignment
         item.started_ms = self._server.now_ms()
