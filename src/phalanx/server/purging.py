@@ -91,9 +91,9 @@ class Purging:
             old.append(kept)
         for kept in old:
             unit.delete(kept)
-        leases, gangs = self._server.leases, self._server.gangs
-        for task_id in [task for task in leases if task not in gangs.by_task or gangs.by_task[task].assignment not in gangs.running]:
-            del leases[task_id]
+        keys, gangs = self._server.input_keys, self._server.gangs
+        for task_id in [task for task in keys if task not in gangs.by_task or gangs.by_task[task].assignment not in gangs.running]:
+            del keys[task_id]
 
     # ------------------------------------------------------------ apps
 

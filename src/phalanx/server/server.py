@@ -75,7 +75,7 @@ class Server:
         self.world = World.load(self.database)
         self.topics = Topics()
         self._commits: set[asyncio.Task[None]] = set()
-        self.leases: dict[str, tuple[str, str]] = {}        # task -> the idempotency keys of its last two requests for inputs
+        self.input_keys: dict[str, tuple[str, str]] = {}        # task -> the idempotency keys of its last two requests for inputs
         self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
         self.leases = Leases(self)
@@ -196,8 +196,8 @@ class Server:
         if rpc == LEASE:
             # A runner asks for inputs one request after the other: the third says that it has the answer to the first, which held
             # payloads and would be kept for nothing.
-            before_last, last = self.leases.get(caller.name, ("", ""))
-            self.leases[caller.name] = last, caller.idempotency_key
+            before_last, last = self.input_keys.get(caller.name, ("", ""))
+            self.input_keys[caller.name] = last, caller.idempotency_key
             kept = self.world[KeptAnswer].get((caller.name, rpc, before_last))
             if kept is not None:
                 unit.delete(kept)
