@@ -40,6 +40,7 @@ class Config:
     prepare_timeout_ms: int = 600_000       # for pull and prepare on every node, from placement; 0: no limit
     hello_timeout_ms: int = 300_000         # from the start of a cluster's containers until all are up; 0: no limit
     max_timeout_s: int = 86_400             # the longest timeout a function may ask for; 0: no limit
+    result_retention_s: int = 7 * 86_400    # decided calls with their results, and what belongs to them, are kept this long
     extra: dict[str, str] = field(default_factory=dict)
 
     @classmethod

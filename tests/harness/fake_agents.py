@@ -202,6 +202,7 @@ class FakeFleet:
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
         self.silent = False
+        self.boot_id, self.peer_address = "boot", ""
         self.answered_ms = self.said_away_ms = 0
         self.ignores_interrupts = False                     # programs go on until they are killed
         self.never_prepares: set[str] = set()               # nodes that pull for ever
@@ -275,8 +276,8 @@ class FakeFleet:
         ]
         async with method.open() as stream:
             register = pb.Register(
-                protocol_version=1, agent_id=self.agent_id, boot_id="boot", engine="fake", nodes=self.facts, adopted=adopted,
-                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(),
+                protocol_version=1, agent_id=self.agent_id, boot_id=self.boot_id, engine="fake", nodes=self.facts, adopted=adopted,
+                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(), peer_address=self.peer_address,
             )  # fmt: skip
             await stream.send_message(pb.FromAgent(register=register))
             sender = asyncio.ensure_future(self._send(stream))

@@ -39,7 +39,7 @@ from .spec import Spec, write_whole
 
 PROTOCOL = 1
 _BACKOFF_SECONDS = (0.05, 1.0)
-_LAST_GRACE_MS = 5_000        # what containers get when the agent itself is asked to go
+_LAST_GRACE_MS = 5_000        # what containers get when the agent is asked to go and nobody said what their function's grace is
 
 Key = tuple[int, int]
 
@@ -171,20 +171,20 @@ class Agent:
         self.leases.adopt()
 
     async def _leave(self) -> None:
-        """Interrupt every container, wait a little, kill, remove; then the bridge and the launcher."""
+        """Interrupt every container, wait for its grace, kill, remove; then the bridge and the launcher."""
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
         if self._bridging is not None:
             await asyncio.wait({self._bridging})
         running = list(self.containers.values())
-        ending = []
-        for container in running:
-            if container.phase == "running":
-                container.stop(signal.SIGINT, _LAST_GRACE_MS)
-                ending.append(asyncio.create_task(container.over.wait()))
-        if ending:
-            await asyncio.wait(ending, timeout=_LAST_GRACE_MS / 1000 + 1)
+        graces = {container: container.spec.grace_ms or _LAST_GRACE_MS for container in running if container.phase == "running"}
+        if graces:
+            longest = max(graces.values())
+            write_whole(str(self.paths.leaving), str(longest))      # whoever asked us to go waits so long before it kills us
+            for container, grace_ms in graces.items():
+                container.stop(signal.SIGINT, grace_ms)
+            await asyncio.wait([asyncio.create_task(container.over.wait()) for container in graces], timeout=longest / 1000 + 1)
         await asyncio.gather(*(container.release() for container in running), self.preparer.zygotes.leave())
         if self._jobs:      # releases that the server asked for are still removing folders
             await asyncio.wait(set(self._jobs), timeout=_LAST_GRACE_MS / 1000)

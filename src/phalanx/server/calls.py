@@ -56,7 +56,7 @@ class Calls:
     def get(self, call_id: str) -> Call:
         call: Call | None = self._server.world[Call].get(call_id)
         if call is None:
-            raise not_found("function call", call_id, "Decided calls are kept for a week, or keep_days of the configuration")
+            raise not_found("function call", call_id, "Decided calls are kept for a week, or result_retention_s of the configuration")
         return call
 
     def create(self, unit: Unit, function_id: str, kind: int, invocation: int, parent_input_id: str, return_exceptions: bool) -> Call:
