@@ -79,6 +79,7 @@ class FakeRank:
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     channel: PreambleChannel | None = None
     spooled: int = 0
+    told: bool = False              # to stop
 
     @property
     def key(self) -> Key:
@@ -119,7 +120,7 @@ class FakeRank:
             self.channel.close()
         self.exited = pb.Exited(
             assignment=self.key[0], rank=self.key[1], code=code, signal=signal, oom_killed=oom, boottime_ms=boottime_ms(),
-            memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
+            stopped=self.told, memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
         )  # fmt: skip
         self.fleet.beat()       # a test may have set the server's clock since the last
         self.fleet.say(exited=self.exited)
@@ -347,7 +348,10 @@ class FakeFleet:
 
     async def _end(self, stop: pb.Stop) -> None:
         rank = self.ranks.get((stop.assignment, stop.rank))
-        if rank is None or rank.task is None or self.deaf_to_stop:
+        if rank is None or rank.task is None:
+            return
+        rank.told = True
+        if self.deaf_to_stop:
             return
         if stop.signal == 9:
             rank.task.cancel()

@@ -181,7 +181,7 @@ class Container:
             assignment=self.spec.assignment, rank=self.spec.rank, code=ended.code, signal=ended.signal, oom_killed=ended.oom_killed,
             memory_limit_mib=ended.memory_limit_bytes // _MIB, memory_peak_mib=ended.memory_peak_bytes // _MIB,
             log_end_offset=ended.log_end, boottime_ms=ended.boottime_ms, sentence=ended.sentence, never_started=ended.never_started,
-            unseen=ended.unseen, fenced=ended.fenced, unkillable=ended.unkillable)
+            unseen=ended.unseen, fenced=ended.fenced, unkillable=ended.unkillable, stopped=ended.stopped)
 
     # ---------------------------------------------------------------- the shim
 

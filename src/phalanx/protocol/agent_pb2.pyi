@@ -206,7 +206,7 @@ class LogRecord(_message.Message):
     def __init__(self, stream: _Optional[int] = ..., time_ns: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Exited(_message.Message):
-    __slots__ = ("assignment", "rank", "code", "signal", "oom_killed", "memory_limit_mib", "memory_peak_mib", "log_end_offset", "boottime_ms", "sentence", "never_started", "unseen", "fenced", "unkillable")
+    __slots__ = ("assignment", "rank", "code", "signal", "oom_killed", "memory_limit_mib", "memory_peak_mib", "log_end_offset", "boottime_ms", "sentence", "never_started", "unseen", "fenced", "unkillable", "stopped")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,7 @@ class Exited(_message.Message):
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     UNKILLABLE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     assignment: int
     rank: int
     code: int
@@ -235,7 +236,8 @@ class Exited(_message.Message):
     unseen: bool
     fenced: str
     unkillable: bool
-    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., oom_killed: _Optional[bool] = ..., memory_limit_mib: _Optional[int] = ..., memory_peak_mib: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., boottime_ms: _Optional[int] = ..., sentence: _Optional[str] = ..., never_started: _Optional[bool] = ..., unseen: _Optional[bool] = ..., fenced: _Optional[str] = ..., unkillable: _Optional[bool] = ...) -> None: ...
+    stopped: bool
+    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., oom_killed: _Optional[bool] = ..., memory_limit_mib: _Optional[int] = ..., memory_peak_mib: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., boottime_ms: _Optional[int] = ..., sentence: _Optional[str] = ..., never_started: _Optional[bool] = ..., unseen: _Optional[bool] = ..., fenced: _Optional[str] = ..., unkillable: _Optional[bool] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class Released(_message.Message):
     __slots__ = ("assignment", "rank", "remains")

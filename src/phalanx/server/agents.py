@@ -319,7 +319,7 @@ class Agents(AgentsBase):
                 at_ms = session.clock.server_time_ms(report.boottime_ms, self._server.now_ms())
                 return ev.Exited(
                     report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started,
-                    unseen=report.unseen or bool(report.fenced))
+                    unseen=report.unseen or bool(report.fenced), told=_told(report))
             case pb.Released():
                 return ev.Released(report.rank, report.remains)
         return None
@@ -332,3 +332,9 @@ class Agents(AgentsBase):
         synced = await self._server.logs.ingest(member, logs.offset, records, logs.end_offset)
         session.outgoing.put_nowait(pb.ToAgent(ack_logs=pb.AckLogs(assignment=logs.assignment, rank=logs.rank, offset=synced)))
 
+
+def _told(exited: pb.Exited) -> bool | None:
+    """Had the server told this rank to stop before it ended? None: its shim does not say."""
+    if not exited.HasField("stopped"):
+        return None
+    return exited.stopped and not exited.fenced     # its node stopped it by itself then
