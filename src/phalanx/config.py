@@ -29,6 +29,7 @@ class Config:
     durability: str = "full"                # full: fsync before an answer; process: survives kill -9 only
     finish_window_ms: int = 10_000          # design rule 5
     grace_ms: int = 30_000                  # between the interrupt and SIGKILL
+    quotas: dict[str, dict[str, object]] = field(default_factory=dict)     # queue -> {"nodes": 8, "cohort": "research", "borrow": 4}
     extra: dict[str, str] = field(default_factory=dict)
 
     @classmethod

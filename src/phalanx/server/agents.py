@@ -161,6 +161,7 @@ class Agents(AgentsBase):
             )  # fmt: skip
             unit.put(record)
             self._sessions[facts.node_id] = session
+            self._server.planning.fleet.node_changed(facts.node_id)
             timer = self._lost_timers.pop(facts.node_id, None)
             if timer is not None:
                 timer.cancel()
@@ -191,6 +192,7 @@ class Agents(AgentsBase):
         for node_id in session.node_ids:
             if self._sessions.get(node_id) is session:
                 del self._sessions[node_id]
+                self._server.planning.fleet.node_changed(node_id)
                 self._watch(node_id)
         self._server.planning.soon()
 

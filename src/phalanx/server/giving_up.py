@@ -2,45 +2,56 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
 from phalanx.model.fleet import Hold
-from phalanx.model.plan import Plan, Snapshot
+from phalanx.model.plan import Plan, Request, Snapshot
+from phalanx.scheduler.index import FleetIndex, HoldEnded
 from phalanx.scheduler.plan import plan
 
+KINDS = 8       # of requests a what-if is made for in one turn; the next turn looks again
 
-def given_up(snapshot: Snapshot, decided: Plan) -> list[str]:
-    """Holders to let go so that the first waiting request starts that can be helped so. A what-if of the same `plan`.
+
+def given_up(snapshot: Snapshot, decided: Plan, index: FleetIndex) -> list[str]:
+    """Holders to let go so that the first waiting request starts that can be helped so. What-ifs of the same `plan`.
 
     Idle longest goes first; then each that turns out not to be needed stays. Holders that are ending already count as gone:
     while the request only has to wait for them, nothing more is given up.
     """
-    idle = sorted((hold for hold in snapshot.holds if hold.warm and not hold.ending), key=lambda hold: (hold.since_ms, hold.holder_id))
+    idle = sorted((h for h in index.holds.values() if h.warm and not h.ending), key=lambda hold: (hold.since_ms, hold.holder_id))
     if not idle:
         return []
     requests = {request.request_id: request for request in snapshot.pending}
+    tried: set[object] = set()
     for wait in decided.waits:
         request = requests[wait.request_id]
-        if request.warm or request.not_before_ms > snapshot.now_ms:
+        kind = (request.function_id, request.excluded_nodes)
+        if request.warm or request.not_before_ms > snapshot.now_ms or kind in tried:
             continue
-        gone = [hold for hold in snapshot.holds if hold.ending]
-        if _starts(snapshot, request.request_id, gone):
-            return []
-        for hold in idle:
-            gone.append(hold)
-            if _starts(snapshot, request.request_id, gone):
-                return _needed(snapshot, request.request_id, gone)
+        if len(tried) == KINDS:
+            break
+        tried.add(kind)
+        found = _for(request, snapshot, index, idle)
+        if found is not None:
+            return found
     return []
 
 
-def _needed(snapshot: Snapshot, request_id: str, gone: list[Hold]) -> list[str]:
-    for hold in [hold for hold in gone if not hold.ending]:
+def _for(request: Request, snapshot: Snapshot, index: FleetIndex, idle: list[Hold]) -> list[str] | None:
+    """None: all of them would not help it."""
+    ending = [hold for hold in index.holds.values() if hold.ending]
+
+    def starts(gone: list[Hold]) -> bool:
+        without = index.apply([HoldEnded(hold.holder_id) for hold in (*ending, *gone)])
+        return any(start.request_id == request.request_id for start in plan(replace(snapshot, reservations=()), index=without).starts)
+
+    if not starts(idle):
+        return None
+    fewest = bisect_left(range(len(idle) + 1), True, key=lambda count: starts(idle[:count]))
+    gone = idle[:fewest]
+    for hold in list(gone):
         fewer = [other for other in gone if other is not hold]
-        if _starts(snapshot, request_id, fewer):
+        if starts(fewer):
             gone = fewer
-    return [hold.holder_id for hold in gone if not hold.ending]
-
-
-def _starts(snapshot: Snapshot, request_id: str, gone: list[Hold]) -> bool:
-    holds = tuple(hold for hold in snapshot.holds if hold not in gone)
-    return any(start.request_id == request_id for start in plan(replace(snapshot, holds=holds)).starts)
+    return [hold.holder_id for hold in gone]

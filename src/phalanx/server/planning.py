@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+import time
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
-from phalanx.core.gang import Gang
-from phalanx.model.cluster import Cause, Phase
-from phalanx.model.fleet import Hold, Node, NodeState
+from phalanx.model.cluster import Cause
 from phalanx.model.gpus import GpuChoice, accepted_types
 from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Plan, Policy, Request, Reservation, Snapshot, Start
@@ -19,18 +17,23 @@ from phalanx.model.work import Function
 from phalanx.scheduler.backoff import Refusals
 from phalanx.scheduler.explain import Explanation, explain
 from phalanx.scheduler.fit import can_ever_fit
+from phalanx.scheduler.index import FleetIndex
 from phalanx.scheduler.plan import plan
 from phalanx.scheduler.predict import Durations, RecentWaits
-from phalanx.scheduler.record import Ring
-from phalanx.server.demand import demand, family_of
+from phalanx.scheduler.record import Recording, Ring, with_fleet
+from phalanx.server.demand import Demands
+from phalanx.server.fleet import Fleet
 from phalanx.server.giving_up import given_up
-from phalanx.server.snapshot import hold_of, node_of, request_of
+from phalanx.server.snapshot import family_of, node_of, quotas_of, request_of
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
 LOG = logging.getLogger("phalanx.planning")
+
+BUSY_S = 0.01       # a plan that took longer than this is not made at every turn: what comes meanwhile goes into the next together
+SHARE = 2           # and then planning takes at most every second moment of the loop
 
 
 class Planning:
@@ -41,21 +44,35 @@ class Planning:
         self._scheduled = False
         self._look: Any = None                      # the timer of the next look
         self._look_ms = 0
-        self._policy = Policy()
+        self._debug = server.config.extra.get("recount", "") == "yes"
+        self._policy = Policy(debug=self._debug)
+        self._quotas = quotas_of(server.config.quotas)
+        self._took_s = 0.0                          # the last turn
         self._reservations: tuple[Reservation, ...] = ()
         self._recent = RecentWaits()
         self._said: dict[str, str] = {}             # function id -> the sentence its users saw last
         self.durations = Durations()
+        self.fleet = Fleet(server, self.durations)
+        self._demands = Demands(server, self.fleet, self.durations)
         self.refusals = Refusals()
         self.ring = Ring()                          # the last decisions, for `phalanx plan --replay`
         self.waits: dict[str, Reason] = {}          # request id -> why it waits, as of the last plan
         self.requests: dict[str, Request] = {}      # of the last plan
 
+    def load(self) -> None:
+        """After the queues and gangs are there."""
+        self._demands.load()
+
     def soon(self) -> None:
-        """Plan at the next turn of the event loop."""
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+        """Plan at the next turn of the event loop; later where plans take long, so that the rest of the server goes on."""
+        if self._scheduled:
+            return
+        self._scheduled = True
+        loop = asyncio.get_running_loop()
+        if self._took_s < BUSY_S:
+            loop.call_soon(self._turn)
+        else:
+            loop.call_later(self._took_s * (SHARE - 1), self._turn)
 
     def never_fits(self, function: Function) -> str:
         """Why this fleet can never run the function, or an empty string; with no node registered yet nobody knows."""
@@ -74,23 +91,39 @@ class Planning:
         request_id = next((r for r in self.waits if self.requests[r].function_id == function_id), None)
         if request_id is None:
             return None
+        index = self._index()
         snapshot = self._snapshot(tuple(self.requests.values()))
-        return explain(snapshot, plan(snapshot, self._policy), request_id)
+        made = plan(snapshot, self._policy, index)
+        return explain(with_fleet(Recording(snapshot, self._policy, made), index).snapshot, made, request_id)
 
     def ran(self, function: Function, duration_ms: int) -> None:
         """An input ended by itself after this long: what the next is expected to take."""
         self.durations.seen(function.function_id, duration_ms, family_of(function))
+        self._server.gangs.touched.update(self.fleet.like(function))
 
     # ------------------------------------------------------------ one turn
 
     def _turn(self) -> None:
         self._scheduled = False
-        self._server.act(self._plan)
+        began = time.perf_counter()
+        try:
+            self._server.act(self._plan)
+        except Exception:
+            LOG.exception("planning failed")
+            raise
+        self._took_s = time.perf_counter() - began
 
     def _plan(self, unit: Unit) -> None:
-        wanted = demand(self._server, self.durations)
+        touched = set(self._server.gangs.touched)
+        self._server.gangs.touched.clear()
+        wanted = self._demands.current(touched)
+        if self._debug:
+            self._demands.recount()
         for number in wanted.surplus:
             self._server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "scaled down", graceful=True))
+        index = self.fleet.current(touched, self.refusals.aside(self._server.now_ms()))
+        if self._debug:
+            self.fleet.recount()
         self._look_again(wanted.next_look_ms)
         self.requests = wanted.requests
         if not wanted.requests:
@@ -98,8 +131,8 @@ class Planning:
             self._tell()
             return
         snapshot = self._snapshot(tuple(wanted.requests.values()))
-        decided = plan(snapshot, self._policy)
-        self.ring.add(snapshot, self._policy, decided)
+        decided = plan(snapshot, self._policy, index)
+        self.ring.add(snapshot, self._policy, decided, index)
         self._reservations = decided.reserve
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
         for start in decided.starts:
@@ -107,7 +140,7 @@ class Planning:
         if decided.starts:
             unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
             return
-        self._make_room(unit, snapshot, decided)
+        self._make_room(unit, snapshot, decided, index)
         self._tell()
 
     def _start(self, unit: Unit, start: Start) -> None:
@@ -117,13 +150,12 @@ class Planning:
             self._recent.started(max(0, self._server.now_ms() - request.submitted_ms))
         self._server.gangs.begin(unit, function, start, _choice(function, start))
 
-    def _make_room(self, unit: Unit, snapshot: Snapshot, decided: Plan) -> None:
+    def _make_room(self, unit: Unit, snapshot: Snapshot, decided: Plan, index: FleetIndex) -> None:
         """Idle clusters are given up to calls that wait for their nodes. Stopping those that work is not built yet."""
-        idle = {hold.holder_id for hold in snapshot.holds if hold.warm}
-        evicted = [evict.holder_id for evict in decided.evict if evict.holder_id in idle]
-        for cluster_id in evicted or given_up(snapshot, decided):
-            number = next(n for n, gang in self._server.gangs.running.items() if gang.assignment.cluster_id == cluster_id)
-            self._server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "given up to a waiting call", graceful=True))
+        evicted = [evict.holder_id for evict in decided.evict if index.holds[evict.holder_id].warm]
+        for cluster_id in evicted or given_up(snapshot, decided, index):
+            let_go = ev.StopAsked(Cause.IDLE, "given up to a waiting call", graceful=True)
+            self._server.gangs.dispatch(unit, self.fleet.assignments[cluster_id], let_go)
 
     def _look_again(self, at_ms: int | None) -> None:
         """When an idle cluster's window ends nothing happens by itself."""
@@ -137,32 +169,18 @@ class Planning:
     # ------------------------------------------------------------ what the planner sees
 
     def _snapshot(self, pending: tuple[Request, ...]) -> Snapshot:
-        server = self._server
-        aside = self.refusals.aside(server.now_ms())
+        """Nodes and holds are in the index."""
         return Snapshot(
-            server.now_ms(),
-            nodes=tuple(self._node(record, aside.get(record.node_id, "")) for record in self._records()),
-            holds=tuple(self._hold(gang) for gang in server.gangs.running.values()),
-            pending=pending,
-            reservations=self._reservations,
+            self._server.now_ms(), pending=pending, reservations=self._reservations, quotas=self._quotas,
             recent_wait_ms=self._recent.mean_ms,
         )
 
+    def _index(self) -> FleetIndex:
+        """As of now, for a question: what it reads stays marked as changed for the next turn's demand."""
+        return self.fleet.current(tuple(self._server.gangs.touched), self.refusals.aside(self._server.now_ms()))
+
     def _records(self) -> list[NodeRecord]:
         return [record for record in self._server.world[NodeRecord].values() if not record.removed]
-
-    def _node(self, record: NodeRecord, aside: str) -> Node:
-        node = node_of(record, self._server.agents.is_connected(record.node_id))
-        return replace(node, state=NodeState.CORDONED, state_reason=aside) if aside and node.state == NodeState.UP else node
-
-    def _hold(self, gang: Gang) -> Hold:
-        """Its predicted end, where its function has a history, and whether it may be given up."""
-        function = self._server.world[Function][gang.assignment.function_id]
-        waiting = self._server.gangs.pool(function.function_id).waiting
-        idle = gang.assignment.phase == Phase.RUNNING and not gang.open and not waiting
-        predicted = self.durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))
-        hold = hold_of(gang, function, gang.members)
-        return replace(hold, warm=idle, ending=not gang.is_counted, ends_ms=hold.since_ms + predicted if predicted is not None else None)
 
     # ------------------------------------------------------------ what users see
 

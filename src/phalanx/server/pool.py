@@ -22,12 +22,19 @@ class Pool:
     refused: dict[str, int] = field(default_factory=dict)               # node id -> not before (ms): it refused a start of this function
     failed_starts: int = 0                                              # in a row, by no fault of the program
     not_before_ms: int = 0                                              # no starts before: the last ones failed
+    ordinal: int = 0                                                    # pools in the order in which they were made
+    touched: set[str] = field(default_factory=set)                      # of all pools: whose demand may have changed since the last plan
+
+    def stir(self) -> None:
+        """What it wants may be something else now."""
+        self.touched.add(self.function_id)
 
     def add(self, item: Input) -> None:
         entry = _entry(item)
         at = bisect_left(self.waiting, entry)
         if entry not in self.waiting[at : at + 1]:
             self.waiting.insert(at, entry)
+        self.stir()
         if item.not_before_ms:
             self.delayed[item.input_id] = item.not_before_ms
 
@@ -37,6 +44,7 @@ class Pool:
         if entry in self.waiting[at : at + 1]:
             del self.waiting[at]
         self.delayed.pop(item.input_id, None)
+        self.stir()
 
     def ready(self, inputs: dict[str, Input], now_ms: int, most: int | None = None) -> list[Input]:
         """Waiting inputs whose retry delay is over, in order; the first few of them, for there may be many thousands."""

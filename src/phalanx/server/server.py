@@ -81,6 +81,7 @@ class Server:
         self.apps.start()
         self.logs.load()
         self.purging.start()
+        self.planning.load()
         self.planning.soon()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from phalanx.model.cluster import Member
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.gpus import GpuChoice
 from phalanx.model.node import NodeRecord
-from phalanx.model.plan import Ask, Request, Where
+from phalanx.model.plan import Ask, Quota, Request, Where
 from phalanx.model.work import Function
 from phalanx.server.pool import Pool
 
@@ -51,13 +51,31 @@ def where_of(function: Function) -> Where:
     )  # fmt: skip
 
 
+def queue_of(function: Function) -> str:
+    """`experimental_options={"queue": "research"}`: whose quota its nodes count against; its environment otherwise."""
+    return function.options.get("queue", "") or function.environment
+
+
+def quotas_of(configured: dict[str, dict[str, object]]) -> tuple[Quota, ...]:
+    """The configuration's `quotas`, for the planner. Without a cohort nothing is borrowed; "borrow" unset: all that others leave."""
+    return tuple(
+        Quota(name, int(str(quota["nodes"])), str(quota.get("cohort", "")), int(str(quota["borrow"])) if "borrow" in quota else None)
+        for name, quota in sorted(configured.items())
+    )
+
+
+def family_of(function: Function) -> str:
+    """Functions of one name and size in other apps and earlier deploys are the same kind of work."""
+    return f"{function.name}/{function.size}"
+
+
 def request_of(
     function: Function, request_id: str, submitted_ms: int, pool: Pool | None = None, warm: bool = False, now_ms: int = 0
 ) -> Request:
     """A wish for one more cluster of a function."""
     excluded = frozenset(node for node, until in pool.refused.items() if until > now_ms) if pool else frozenset()
     return Request(
-        request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=where_of(function),
+        request_id, function.size, ask_of(function), submitted_ms, queue_of(function), function.function_id, where=where_of(function),
         rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
         not_before_ms=pool.not_before_ms if pool else 0, warm=warm, priority=priority_of(function),
     )  # fmt: skip
@@ -70,5 +88,6 @@ def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:
         gpus = int(str(function.gpus[gang.assignment.gpu_choice][1]))
     return Hold(
         gang.assignment.cluster_id, tuple(m.node_id for m in members), gang.assignment.clustered, function.cpu_milli,
-        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, function_id=function.function_id, priority=priority_of(function),
+        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, workspace=queue_of(function),
+        function_id=function.function_id, priority=priority_of(function),
     )  # fmt: skip

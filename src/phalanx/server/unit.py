@@ -36,11 +36,13 @@ class Unit:
         key = self._world.key_of(record)
         self._world[type(record)][key] = record
         self._changed[(type(record), key)] = record
+        self._tell(record)
 
     def delete(self, record: Any) -> None:
         key = self._world.key_of(record)
         self._world[type(record)].pop(key, None)
         self._changed[(type(record), key)] = None
+        self._tell(record)
 
     def after(self, action: Callable[[], None]) -> None:
         """Run once the unit is on disk: messages to agents, answers, wake-ups. Must not raise."""
@@ -57,6 +59,10 @@ class Unit:
             values = key if isinstance(key, tuple) else (key,)
             writes.append((records, records.row(record) if record is not None else None, values))
         return self._finish(self._database.commit(writes) if writes else None)
+
+    def _tell(self, record: Any) -> None:
+        for changed in self._world.watchers.get(type(record), ()):
+            changed(record)
 
     async def _finish(self, written: asyncio.Future[None] | None) -> None:
         if written is not None:
