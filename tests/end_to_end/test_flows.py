@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ def test_clustered_functions_in_every_way(live: Live, version: str) -> None:
             f"rank {rank} of 2 got {x}" for x in ("first", 1, 2, 3, "spawned")]
         entered = 2 if knows_clustered_classes else 0
         assert lines.count(f"rank {rank} enters") == lines.count(f"rank {rank} leaves") == entered
+
+
+def test_a_cluster_on_every_node_calls_a_plain_function(another: Callable[..., Any]) -> None:
+    with another(4) as plane:
+        ended = plane.program("pi.py")
+        assert ended.said == {"remote": "pi is about 3.141593", "map": ["pi is about 3.141593", "pi is about 6.283185"],
+                              "spawn": "pi is about 31.415927"}
+        assert all(ended.out.splitlines().count(f"bye from {rank}") == 1 for rank in range(4)), ended
+        assert [node["node_id"] for node in plane.status()["nodes"]] == ["node-0", "node-1", "node-2", "node-3", "node-cpu"]
 
 
 @pytest.mark.parametrize(

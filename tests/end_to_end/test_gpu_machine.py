@@ -35,8 +35,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def test_the_machine_is_one_node_with_its_own_cards(machine):
-    [node] = machine.status()["nodes"]
+    node, spare = machine.status()["nodes"]
     print(node)
+    assert (spare["node_id"], spare["gpu_count"], spare["shared_only"]) == ("node-cpu", 0, True)
     assert (node["gpu_type"], node["gpu_count"], bool(node.get("simulated"))) == (GPUS.type, GPUS.count, False)
 
 

@@ -16,22 +16,24 @@ LAPTOP = Machine("laptop", cpu_milli=4000, memory_mib=16000)
 
 
 def test_a_machine_without_gpus_is_n_simulated_nodes():
-    fleet = nodes(LAPTOP, count=4, gpus=8, gpu="any")
+    *fleet, spare = nodes(LAPTOP, count=4, gpus=8, gpu="any")
     assert [node.node_id for node in fleet] == ["node-0", "node-1", "node-2", "node-3"]
-    assert {(n.gpu_type, n.gpu_count, n.simulated, n.rdma) for n in fleet} == {("any", 8, True, True)}
-    assert {(n.cpu_milli, n.memory_mib) for n in fleet} == {(4000, 4000)}       # cores are shared by time, memory is divided
-    assert len({node.hostname for node in fleet}) == 4
+    assert {(n.gpu_type, n.gpu_count, n.simulated, n.rdma, n.shared_only) for n in fleet} == {("any", 8, True, True, False)}
+    assert {(n.cpu_milli, n.memory_mib) for n in (*fleet, spare)} == {(4000, 3200)}     # cores are shared by time, memory is divided
+    assert (spare.node_id, spare.gpu_type, spare.gpu_count, spare.shared_only) == ("node-cpu", "", 0, True)
+    assert len({node.hostname for node in (*fleet, spare)}) == 5
 
 
-def test_a_machine_with_gpus_is_one_node_that_does_not_pretend():
-    [node] = nodes(Machine("box", 96000, 512000, "H200", 8, rdma=True), count=16, gpus=4, gpu="B200")
-    assert (node.gpu_type, node.gpu_count, node.simulated, node.memory_mib) == ("H200", 8, False, 512000)
+def test_a_machine_with_gpus_is_one_node_that_does_not_pretend_and_a_part_for_functions_without_gpus():
+    node, spare = nodes(Machine("box", 96000, 512000, "H200", 8, rdma=True), count=16, gpus=4, gpu="B200")
+    assert (node.gpu_type, node.gpu_count, node.simulated, node.memory_mib) == ("H200", 8, False, 448000)
+    assert (spare.node_id, spare.gpu_count, spare.simulated, spare.memory_mib, spare.shared_only) == ("node-cpu", 0, False, 64000, True)
 
 
 def test_simulated_nodes_have_the_shapes_that_types_have():
     assert nodes(LAPTOP, 1, 8, "A10")[0].gpu_count == 4
     assert nodes(LAPTOP, 1, 8, "H100")[0].gpu_count == 8
-    cpu_only = nodes(LAPTOP, 1, 0, "any")[0]
+    [cpu_only] = nodes(LAPTOP, 1, 0, "any")
     assert (cpu_only.gpu_type, cpu_only.gpu_count) == ("", 0)
     with pytest.raises(ValueError, match="0 nodes"):
         nodes(LAPTOP, 0, 8, "any")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.model.gpus import GpuChoice, accepted_types, parse_gpu
-from phalanx.model.plan import Node, ReasonCode, Reservation, Retention, Snapshot, Where, sentence
+from phalanx.model.plan import Ask, Node, ReasonCode, Request, Reservation, Retention, Snapshot, Where, sentence
 from phalanx.scheduler.choose import choose
 from phalanx.scheduler.fit import can_ever_fit
 from phalanx.scheduler.index import Domain
@@ -189,3 +189,36 @@ def test_cpu_clusters_leave_gpu_nodes_to_those_who_ask_for_gpus() -> None:
 
     fleet: tuple[Node, ...] = (*nodes(2), cpu_node("c0"), cpu_node("c1"))
     assert plan(Snapshot(0, fleet, pending=(Request("g", 2, Ask(cpu_milli=1000)),))).starts[0].node_ids == ("c0", "c1")
+
+
+def test_plain_functions_without_gpus_fill_the_node_that_is_for_them_before_one_with_gpus() -> None:
+    spare = cpu_node("spare", cpus=2, shared_only=True)
+    fleet = (*nodes(2), spare)
+    busy = hold("busy", fleet[:1], whole=False, cpu_milli=1000)
+    asked = tuple(share(f"s{i}", cpus=1, submitted_ms=i) for i in range(3))
+    snapshot = Snapshot(0, fleet, holds=(busy,), pending=asked)
+    made = plan(snapshot)
+    check(snapshot, made)
+    assert {start.request_id: start.node_ids for start in made.starts} == {"s0": ("spare",), "s1": ("spare",), "s2": ("node-00",)}
+
+
+def test_a_cluster_that_has_every_other_node_calls_a_plain_function() -> None:
+    fleet = (*nodes(2), cpu_node("spare", cpus=2, shared_only=True))
+    cluster = hold("c", fleet[:2])
+    snapshot = Snapshot(0, fleet, holds=(cluster,), pending=(share("helper"),))
+    made = plan(snapshot)
+    check(snapshot, made)
+    assert started(made) == ["helper"]
+    helper = hold("helper", fleet[2:], whole=False, cpu_milli=1000)
+    waits = plan(Snapshot(0, fleet, holds=(cluster, helper), pending=(share("another", cpus=2),)))
+    numbers = dict(reason_of(waits, "another").numbers)
+    assert (numbers["shared"], numbers["held"]) == (1, 2)
+
+
+def test_no_cluster_gets_a_node_for_plain_functions() -> None:
+    fleet = (*nodes(2), *(cpu_node(f"spare-{i}", shared_only=True) for i in range(3)))
+    without_gpus = Request("g", 3, Ask())
+    assert plan(Snapshot(0, fleet, pending=(without_gpus,))).starts == ()
+    refusal = can_ever_fit(without_gpus, fleet)
+    assert refusal is not None and "this fleet has at most 2" in sentence(refusal)
+    assert started(plan(Snapshot(0, fleet, pending=(Request("g", 2, Ask()),)))) == ["g"]

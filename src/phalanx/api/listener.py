@@ -46,6 +46,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.BaseTransport] = set()
         self._handlers: set[grpclib.server.Handler] = set()
+        self._most = 64     # of both, until those that are over are dropped
 
     async def serve(self, public: socket.socket, tasks: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -87,9 +88,11 @@ class Listener:
         return self.grpc(self._client_mapping, task) if HTTP2.startswith(first[: len(HTTP2)]) else self._http(task)
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        self._connections = {t for t in self._connections if not t.is_closing()}
-        self._handlers = {h for h in self._handlers if not h.check_closed()} if len(self._handlers) > 64 else self._handlers
         self._connections.add(transport)
+        if len(self._connections) + len(self._handlers) > self._most:      # a look at all of them for every new one costs more than it serves
+            self._connections = {t for t in self._connections if not t.is_closing()}
+            self._handlers = {h for h in self._handlers if not h.check_closed()}
+            self._most = 2 * (len(self._connections) + len(self._handlers)) + 64
 
 
 class _Handler(grpclib.server.Handler):

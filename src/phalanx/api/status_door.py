@@ -46,6 +46,7 @@ class StatusDoor:
             "gpu_type": record.gpu_type,
             "gpu_count": record.gpu_count,
             "simulated": record.simulated,
+            "shared_only": record.shared_only,
             "cpu_milli": record.cpu_milli,
             "memory_mib": record.memory_mib,
             "runtime": record.runtime,

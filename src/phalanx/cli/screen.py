@@ -34,11 +34,13 @@ def show_up(running: Running, detached: bool) -> None:
 
 def fleet(nodes: list[dict[str, Any]]) -> list[str]:
     """One sentence for each kind of node."""
-    kinds = Counter((n.get("gpu_type", ""), n.get("gpu_count", 0), bool(n.get("simulated"))) for n in nodes)
+    kinds = Counter((n.get("gpu_type", ""), n.get("gpu_count", 0), bool(n.get("simulated")), bool(n.get("shared_only"))) for n in nodes)
     sentences = []
-    for (gpu_type, gpu_count, simulated), count in kinds.items():
+    for (gpu_type, gpu_count, simulated, shared_only), count in kinds.items():
         plural = "node" if count == 1 else "nodes"
-        if not gpu_count:
+        if shared_only:
+            sentences.append(f"{count} {plural} for functions without GPUs: what a cluster calls runs there when all others are taken")
+        elif not gpu_count:
             sentences.append(f"{count} {plural} without GPUs")
         elif simulated:
             of_type = "of any type" if gpu_type == "any" else gpu_type
@@ -83,7 +85,7 @@ def _node_state(node: dict[str, Any]) -> str:
 
 def _gpus(node: dict[str, Any]) -> str:
     if not node.get("gpu_count"):
-        return "none"
+        return "none, for functions without GPUs" if node.get("shared_only") else "none"
     return f"{node['gpu_count']} × {node.get('gpu_type', '')}{' simulated' if node.get('simulated') else ''}"
 
 

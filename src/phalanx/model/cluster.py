@@ -8,7 +8,7 @@ from typing import ClassVar
 
 
 class Phase(StrEnum):
-    """Of an assignment. docs/states.md has the legal transitions, core/gang.py the same table in code."""
+    """Of an assignment. docs/states.md has the legal transitions, core/states.py the same table in code."""
 
     PREPARING = "preparing"     # nodes are held, agents prepare
     STARTING = "starting"       # all prepared, committed: containers start and say hello

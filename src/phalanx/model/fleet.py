@@ -38,6 +38,7 @@ class Node:
     block: str = ""
     rack: str = ""
     fabric_id: str = ""
+    shared_only: bool = False      # for plain functions: never anybody's whole
     state: NodeState = NodeState.UP
     state_reason: str = ""
 

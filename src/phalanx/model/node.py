@@ -22,6 +22,7 @@ class NodeRecord:
     memory_mib: int = 0
     simulated: bool = False
     rdma: bool = False
+    shared_only: bool = False   # for plain functions: no cluster may have it
     region: str = ""
     zone: str = ""
     network: str = ""

@@ -252,8 +252,9 @@ class Agent:
         facts = [agent_pb2.NodeFacts(
             node_id=node.node_id, hostname=node.hostname, gpu_type=node.gpu_type, gpu_count=node.gpu_count, cpu_milli=node.cpu_milli,
             memory_mib=node.memory_mib, simulated=node.simulated, rdma=node.rdma, fabric_id=node.fabric_id, region="local", zone="local",
-            network="local", runtime=choice.runtime, runtime_reason=choice.reason, guarantees=choice.guarantees,
-            python_versions=[image.minor], unschedulable=self.preparer.unschedulable.get(node.node_id, "")) for node in self.nodes.values()]
+            network="local", shared_only=node.shared_only, runtime=choice.runtime, runtime_reason=choice.reason,
+            guarantees=choice.guarantees, python_versions=[image.minor],
+            unschedulable=self.preparer.unschedulable.get(node.node_id, "")) for node in self.nodes.values()]
         adopted = [agent_pb2.Adopted(
             assignment=c.spec.assignment, rank=c.spec.rank, task_id=c.spec.task_id, node_id=c.spec.node_id, ended=c.phase == "ended")
             for c in self.containers.values() if c.phase in ("prepared", "running", "ended")]

@@ -45,7 +45,7 @@ class Register(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., agent_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., engine: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., adopted: _Optional[_Iterable[_Union[Adopted, _Mapping]]] = ..., secret: _Optional[str] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
-    __slots__ = ("node_id", "hostname", "gpu_type", "gpu_count", "cpu_milli", "memory_mib", "simulated", "rdma", "region", "zone", "network", "block", "rack", "fabric_id", "runtime", "runtime_reason", "guarantees", "python_versions", "unschedulable")
+    __slots__ = ("node_id", "hostname", "gpu_type", "gpu_count", "cpu_milli", "memory_mib", "simulated", "rdma", "region", "zone", "network", "block", "rack", "fabric_id", "runtime", "runtime_reason", "guarantees", "python_versions", "unschedulable", "shared_only")
     class GuaranteesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class NodeFacts(_message.Message):
     GUARANTEES_FIELD_NUMBER: _ClassVar[int]
     PYTHON_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
+    SHARED_ONLY_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     hostname: str
     gpu_type: str
@@ -91,7 +92,8 @@ class NodeFacts(_message.Message):
     guarantees: _containers.ScalarMap[str, str]
     python_versions: _containers.RepeatedScalarFieldContainer[str]
     unschedulable: str
-    def __init__(self, node_id: _Optional[str] = ..., hostname: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpu_count: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., memory_mib: _Optional[int] = ..., simulated: _Optional[bool] = ..., rdma: _Optional[bool] = ..., region: _Optional[str] = ..., zone: _Optional[str] = ..., network: _Optional[str] = ..., block: _Optional[str] = ..., rack: _Optional[str] = ..., fabric_id: _Optional[str] = ..., runtime: _Optional[str] = ..., runtime_reason: _Optional[str] = ..., guarantees: _Optional[_Mapping[str, str]] = ..., python_versions: _Optional[_Iterable[str]] = ..., unschedulable: _Optional[str] = ...) -> None: ...
+    shared_only: bool
+    def __init__(self, node_id: _Optional[str] = ..., hostname: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpu_count: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., memory_mib: _Optional[int] = ..., simulated: _Optional[bool] = ..., rdma: _Optional[bool] = ..., region: _Optional[str] = ..., zone: _Optional[str] = ..., network: _Optional[str] = ..., block: _Optional[str] = ..., rack: _Optional[str] = ..., fabric_id: _Optional[str] = ..., runtime: _Optional[str] = ..., runtime_reason: _Optional[str] = ..., guarantees: _Optional[_Mapping[str, str]] = ..., python_versions: _Optional[_Iterable[str]] = ..., unschedulable: _Optional[str] = ..., shared_only: _Optional[bool] = ...) -> None: ...
 
 class Adopted(_message.Message):
     __slots__ = ("assignment", "rank", "task_id", "node_id", "ended")

@@ -41,6 +41,8 @@ def options_of(ask: Ask, types_in_fleet: Iterable[str]) -> tuple[Option, ...]:
 
 def gpus_match(node: Node, option: Option, whole: bool) -> bool:
     """A gang takes every GPU of a node, so the count must be the node's own; a share may be smaller."""
+    if whole and node.shared_only:
+        return False
     if option == NO_GPU:
         return True
     have = node.gpus_of(option.gpu_type)
@@ -98,6 +100,8 @@ def can_ever_fit(request: Request, nodes: Iterable[Node], offers: Iterable[Offer
     if any(offer.node is None for offer in offered):
         return None     # the engine can't say what it supplies: unknown means unlimited
     candidates = fleet + [offer.node for offer in offered if offer.node is not None]
+    if request.ask.whole:
+        candidates = [node for node in candidates if not node.shared_only]
     problem = _misfit(request, candidates)
     if problem is not None:
         return problem

@@ -42,7 +42,7 @@ class Reasons:
         for target in view.targets:
             for count, name in target.fullest():
                 free = self._usable(request, target, name, count) if special else count
-                if best is None or free > best[0]:
+                if best is None or free > best[0] or (free == best[0] and target.shapes > best[2].shapes):
                     best = (free, name, target)
                 if not special:
                     break

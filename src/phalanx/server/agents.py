@@ -155,9 +155,10 @@ class Agents(AgentsBase):
             old = self._server.world[NodeRecord].get(facts.node_id)
             record = NodeRecord(
                 facts.node_id, register.agent_id, register.engine, facts.hostname, facts.gpu_type, facts.gpu_count, facts.cpu_milli,
-                facts.memory_mib, facts.simulated, facts.rdma, facts.region, facts.zone, facts.network, facts.block, facts.rack,
-                facts.fabric_id, facts.runtime, facts.runtime_reason, dict(facts.guarantees), list(facts.python_versions),
-                register.boot_id, facts.unschedulable, old.cordoned if old else "", False, self._server.now_ms(),
+                facts.memory_mib, facts.simulated, facts.rdma, facts.shared_only, facts.region, facts.zone, facts.network,
+                facts.block, facts.rack, facts.fabric_id, facts.runtime, facts.runtime_reason, dict(facts.guarantees),
+                list(facts.python_versions), register.boot_id, facts.unschedulable, old.cordoned if old else "", False,
+                self._server.now_ms(),
             )  # fmt: skip
             unit.put(record)
             self._sessions[facts.node_id] = session

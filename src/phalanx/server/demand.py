@@ -20,7 +20,7 @@ from phalanx.scheduler.predict import Durations
 from phalanx.server.fleet import Fleet
 from phalanx.server.gangs import STOPPED_APP_STATES
 from phalanx.server.pool import Pool
-from phalanx.server.snapshot import family_of, request_of
+from phalanx.server.snapshot import family_of, is_spent, request_of
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
@@ -131,7 +131,7 @@ class Demands:
 
     def _wish_of(self, function: Function, pool: Pool, now: int) -> tuple[_Wish, list[int]]:
         settings = settings_of(function)
-        members = {gang.assignment.cluster_id: (gang, _member(gang)) for gang in pool.counted()}
+        members = {gang.assignment.cluster_id: (gang, _member(gang)) for gang in pool.counted() if not is_spent(gang, function)}
         wish = autoscale.wanted(settings, [member for _, member in members.values()], pool.count_ready(now), now)
         surplus = [members[cluster_id][0].assignment.assignment for cluster_id in (*wish.end, *wish.withdraw)]
         look = autoscale.next_look_ms(settings, [member for _, member in members.values()])

@@ -19,7 +19,7 @@ from phalanx.model.node import NodeRecord
 from phalanx.model.work import Function
 from phalanx.scheduler.index import Event, FleetIndex, HoldChanged, HoldEnded, NodeChanged, NodeGone
 from phalanx.scheduler.predict import Durations
-from phalanx.server.snapshot import family_of, hold_of, node_of
+from phalanx.server.snapshot import family_of, hold_of, is_spent, node_of
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
@@ -85,13 +85,12 @@ class Fleet:
         self._index.recount()
 
     def cpu_milli(self) -> int:
-        """Of the machines whose agents are here; virtual nodes of one agent share theirs."""
+        """Of the machines whose agents are here; the nodes of one agent share theirs."""
         if self._cpu_milli is None:
             of_agent: dict[str, int] = {}
             for node in self._server.world[NodeRecord].values():
                 if self._server.agents.is_connected(node.node_id):
-                    had = of_agent.get(node.agent_id, 0)
-                    of_agent[node.agent_id] = max(had, node.cpu_milli) if node.simulated else had + node.cpu_milli
+                    of_agent[node.agent_id] = max(of_agent.get(node.agent_id, 0), node.cpu_milli)
             self._cpu_milli = sum(of_agent.values())
         return self._cpu_milli
 
@@ -142,7 +141,7 @@ class Fleet:
         """Its predicted end, where its function has a history, and whether it may be given up."""
         function = self._server.world[Function][gang.assignment.function_id]
         waiting = self._server.gangs.pool(function.function_id).waiting
-        idle = gang.assignment.phase == Phase.RUNNING and not gang.open and not waiting
+        idle = gang.assignment.phase == Phase.RUNNING and not gang.open and not waiting and not is_spent(gang, function)
         predicted = self._predicted(function)
         hold = hold_of(gang, function, gang.members)
         return replace(hold, warm=idle, ending=not gang.is_counted, ends_ms=hold.since_ms + predicted if predicted is not None else None)

@@ -40,11 +40,14 @@ def given_up(snapshot: Snapshot, decided: Plan, index: FleetIndex) -> list[str]:
 
 def _for(request: Request, snapshot: Snapshot, index: FleetIndex, idle: list[Hold]) -> list[str] | None:
     """None: all of them would not help it."""
-    ending = [hold for hold in index.holds.values() if hold.ending]
+    promised = {reservation.request_id for reservation in snapshot.reservations}
+    pending = tuple(other for other in snapshot.pending if other is request or other.request_id in promised)    # others have had their turn
+    alone = replace(snapshot, pending=pending)
+    now = index.apply([HoldEnded(hold.holder_id) for hold in index.holds.values() if hold.ending])
 
     def starts(gone: list[Hold]) -> bool:
-        without = index.apply([HoldEnded(hold.holder_id) for hold in (*ending, *gone)])
-        return any(start.request_id == request.request_id for start in plan(replace(snapshot, reservations=()), index=without).starts)
+        made = plan(alone, index=now.apply([HoldEnded(hold.holder_id) for hold in gone]))
+        return any(start.request_id == request.request_id for start in made.starts)
 
     if not starts(idle):
         return None

@@ -28,7 +28,8 @@ def node_of(record: NodeRecord, connected: bool) -> Node:
     return Node(
         record.node_id, record.gpu_type, record.gpu_count, record.cpu_milli, record.memory_mib, simulated=record.simulated,
         rdma=record.rdma or record.simulated, region=record.region, zone=record.zone, network=record.network,
-        block=record.block, rack=record.rack, fabric_id=record.fabric_id, state=state, state_reason=why,
+        block=record.block, rack=record.rack, fabric_id=record.fabric_id, shared_only=record.shared_only,
+        state=state, state_reason=why,
     )  # fmt: skip
 
 
@@ -79,6 +80,11 @@ def request_of(
         rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
         not_before_ms=pool.not_before_ms if pool else 0, warm=warm, priority=priority_of(function),
     )  # fmt: skip
+
+
+def is_spent(gang: Gang, function: Function) -> bool:
+    """Single use, and its input is decided: it is about to leave by itself, no place for another input and no idle cluster."""
+    return function.single_use and gang.has_had_inputs
 
 
 def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:

@@ -1,0 +1,190 @@
+"""How a gang ends: the first failure or a stop tells every rank, the verdict falls when all are gone, and nothing remains (rule 4)."""
+
+from __future__ import annotations
+
+import signal
+
+from phalanx.core import events as ev
+from phalanx.core.gang_records import ALIVE, GangRecords
+from phalanx.core.verdict import exit_failure, first_cause
+from phalanx.model.cluster import Attempt, Cause, Failure, Member, MemberState, Phase
+
+_USER_CAUSES = (Cause.EXCEPTION, Cause.TIMEOUT, Cause.OOM, Cause.SIGNAL, Cause.EXIT, Cause.REFUSED)
+
+
+def died_early(gang: GangRecords) -> bool:
+    """Did user code fail before it took an input? Not where it was let go: what waits was not for it."""
+    verdict = gang.assignment.verdict
+    never_ran = gang.next_position == 1 and not gang.assignment.draining
+    return gang.all_gone and never_ran and verdict is not None and verdict.user_fault and verdict.cause in _USER_CAUSES
+
+
+# ---------------------------------------------------------------- being stopped
+
+
+def drain(gang: GangRecords, cause: str, sentence: str, now_ms: int) -> list[ev.Instruction]:
+    """Finish what is open, take no more."""
+    if gang.assignment.draining or gang.assignment.phase in (Phase.ENDING, Phase.ENDED):
+        return []
+    if gang.assignment.phase != Phase.RUNNING:
+        return stop(gang, cause, now_ms)
+    gang.assignment.draining = True
+    gang.assignment.verdict = Failure(cause, 0, now_ms, sentence, user_fault=False)
+    gang.touch(gang.assignment)
+    return [ev.WakeRanks(), *drain_timer(gang)]
+
+
+def drain_timer(gang: GangRecords) -> list[ev.Instruction]:
+    """A gang that takes no more inputs and has none open has this long to leave by the kill switch."""
+    draining = gang.assignment.draining and not gang.open and gang.assignment.phase == Phase.RUNNING
+    return [ev.SetTimer("drain", gang.policy.grace_ms)] if draining else []
+
+
+def drain_over(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
+    if gang.assignment.phase == Phase.ENDED or not gang.assignment.draining or gang.assignment.stopping:
+        return []
+    return stop(gang, _drained_for(gang, Cause.IDLE), now_ms)
+
+
+def stop_asked(gang: GangRecords, cause: str, sentence: str, now_ms: int) -> list[ev.Instruction]:
+    if gang.assignment.phase in (Phase.ENDING, Phase.ENDED):
+        return []
+    gang.assignment.failures.append(Failure(cause, -1, now_ms, sentence, user_fault=False))
+    return stop(gang, cause, now_ms)
+
+
+def fail(gang: GangRecords, failure: Failure, now_ms: int) -> list[ev.Instruction]:
+    """A report of a failure: the first stops all ranks, every one counts for the verdict."""
+    if gang.assignment.phase == Phase.ENDED:
+        return []
+    gang.assignment.failures.append(failure)
+    gang.touch(gang.assignment)
+    if gang.assignment.phase == Phase.ENDING:
+        return _end_if_all_gone(gang, now_ms)
+    return stop(gang, failure.cause, now_ms)
+
+
+def task_failed(gang: GangRecords, rank: int, result: bytes, sentence: str, now_ms: int) -> list[ev.Instruction]:
+    """The user's module, or @enter, raised."""
+    return fail(gang, Failure(Cause.EXCEPTION, rank, now_ms, sentence, result), now_ms)
+
+
+def stop(gang: GangRecords, cause: str, now_ms: int) -> list[ev.Instruction]:
+    """Tell every rank to stop, at once."""
+    gang.phase(Phase.ENDING)
+    gang.assignment.stopping = cause
+    gang.assignment.stopped_ms = now_ms
+    instructions: list[ev.Instruction] = [ev.WakeRanks()]
+    lingering = False
+    for member in gang.members:
+        if member.state in (MemberState.PREPARING, MemberState.PREPARED):
+            gang.move(member, MemberState.EXITED)   # never started: Release undoes the preparation
+        elif member.state in (MemberState.STARTING, MemberState.HELLO) or _only_imports(gang, member):
+            instructions.append(ev.StopRank(member.rank, signal.SIGKILL, 0, cause))
+        elif member.state in ALIVE and gang.is_busy(member.rank):
+            instructions.append(ev.StopRank(member.rank, signal.SIGINT, gang.policy.grace_ms, cause))
+        elif member.state in ALIVE and not lingering:
+            lingering = True
+            instructions.append(ev.SetTimer("linger", gang.policy.linger_ms))
+    return instructions + _end_if_all_gone(gang, now_ms)
+
+
+def linger_over(gang: GangRecords) -> list[ev.Instruction]:
+    """Ranks that waited for inputs had their chance to leave by the kill switch."""
+    if gang.assignment.phase != Phase.ENDING:
+        return []
+    alive = [m.rank for m in gang.members if m.state in ALIVE]
+    return [ev.StopRank(rank, signal.SIGINT, gang.policy.grace_ms, gang.assignment.stopping) for rank in alive]
+
+
+def _only_imports(gang: GangRecords, member: Member) -> bool:
+    return gang.assignment.clustered and member.state == MemberState.IMPORTING
+
+
+def _drained_for(gang: GangRecords, otherwise: Cause) -> str:
+    return gang.assignment.verdict.cause if gang.assignment.verdict else otherwise
+
+
+# ---------------------------------------------------------------- being gone
+
+
+def exited(gang: GangRecords, event: ev.Exited, now_ms: int) -> list[ev.Instruction]:
+    member = gang.members[event.rank]
+    if member.state in (MemberState.EXITED, MemberState.RELEASED):
+        return []
+    unfinished = [a for a in gang.open if event.rank not in a.results and not a.cancelling]
+    member.exit_code, member.exit_signal, member.oom_killed = event.code, event.signal, event.oom_killed
+    member.sentence, member.ended_ms = event.sentence, event.at_ms
+    gang.move(member, MemberState.EXITED)
+    failure = exit_failure(event, member, gang.assignment, has_unfinished=bool(unfinished))
+    if failure is not None:
+        gang.assignment.failures.append(failure)
+        gang.touch(gang.assignment)
+    if gang.assignment.phase == Phase.ENDING:
+        return _end_if_all_gone(gang, now_ms)
+    if failure is not None:
+        return stop(gang, failure.cause, now_ms)
+    # It left by itself with nothing open (single use, stop_fetching_inputs, kill switch): the others follow.
+    drained = drain(gang, Cause.DONE, "left by itself", now_ms)
+    if all(m.state == MemberState.EXITED for m in gang.members):
+        return drained + stop(gang, _drained_for(gang, Cause.DONE), now_ms)
+    return drained
+
+
+def node_lost(gang: GangRecords, rank: int, sentence: str, now_ms: int) -> list[ev.Instruction]:
+    member = gang.members[rank]
+    if member.node_lost or member.state == MemberState.RELEASED:
+        return []
+    member.node_lost = True
+    gang.touch(member)
+    if member.state == MemberState.EXITED:
+        return released(gang, rank, "", now_ms) if gang.verdict_fell else []
+    member.sentence, member.ended_ms = sentence, now_ms
+    gang.move(member, MemberState.EXITED)
+    return fail(gang, Failure(Cause.NODE, rank, now_ms, sentence, user_fault=False), now_ms)
+
+
+def released(gang: GangRecords, rank: int, remains: str, now_ms: int) -> list[ev.Instruction]:
+    """Nothing of this rank remains on its node, but what `remains` says."""
+    member = gang.members[rank]
+    if member.state != MemberState.EXITED or not gang.verdict_fell:
+        return []
+    if remains:
+        gang.dirty[rank] = remains
+    gang.move(member, MemberState.RELEASED)
+    if any(m.state != MemberState.RELEASED for m in gang.members):
+        return []
+    gang.phase(Phase.ENDED)
+    gang.assignment.ended_ms = now_ms
+    return [ev.GangOver(dict(gang.dirty))]
+
+
+def _end_if_all_gone(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
+    """The verdict, once every member has a confirmed end; its outputs; and everything of the members may go."""
+    if any(m.state != MemberState.EXITED for m in gang.members):
+        return []
+    verdict = first_cause(gang.assignment)
+    gang.assignment.verdict = verdict
+    gang.touch(gang.assignment)
+    instructions: list[ev.Instruction] = []
+    for attempt in list(gang.open):
+        instructions.append(gang.close(attempt, _outcome(gang, attempt, verdict)))
+    if died_early(gang):
+        instructions.append(ev.FailWaiting(verdict))
+    instructions += [ev.Release(member.rank) for member in gang.members]    # a lost node may be back
+    for member in gang.members:
+        if member.node_lost:   # nobody is left there to answer
+            instructions += released(gang, member.rank, "", now_ms)
+    return instructions
+
+
+def _outcome(gang: GangRecords, attempt: Attempt, verdict: Failure) -> ev.Decide | ev.Requeue:
+    """What an input that was open at the end gets."""
+    results = attempt.results
+    if len(results) == gang.assignment.size and all(r.status == "ok" for r in results.values()):
+        return ev.Decide(attempt.input_id, attempt.attempt, "ok", results[0])
+    if attempt.cancelling or verdict.cause in (Cause.CANCELLED, Cause.STOPPED):
+        return ev.Decide(attempt.input_id, attempt.attempt, "terminated", failure=verdict)
+    if not verdict.user_fault or (verdict.input_id and verdict.input_id != attempt.input_id):
+        return ev.Requeue(attempt.input_id, verdict.sentence)
+    return ev.Decide(attempt.input_id, attempt.attempt, "failed", failure=verdict)
