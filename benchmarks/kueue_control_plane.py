@@ -72,6 +72,7 @@ class Plane:
         self.profile = options.profile
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.port = 0
+        self.counts_from: dict[str, float] = {}
 
     def start(self) -> None:
         state = str(self.paths.state)
@@ -98,12 +99,12 @@ class Plane:
         shutil.rmtree(self.paths.run, ignore_errors=True)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU time of every process so far."""
+        """CPU time of every process since the functions were made."""
         ticks = os.sysconf("SC_CLK_TCK")
         found = {}
         for name, process in self.processes.items():
             fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            found[name] = (int(fields[11]) + int(fields[12])) / ticks
+            found[name] = (int(fields[11]) + int(fields[12])) / ticks - self.counts_from.get(name, 0.0)
         return found
 
     def memory_mib(self) -> int:
@@ -239,6 +240,7 @@ def scaled(generator: Generator, share: float) -> Generator:
 async def measure(plane: Plane, generator: Generator, options: argparse.Namespace) -> Run:
     run = Run(await Client.connect(plane), generator, options.reuse)
     await run.prepare()
+    plane.counts_from = plane.cpu_s()
     gc.collect()
     gc.freeze()
     await run.run()

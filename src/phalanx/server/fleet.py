@@ -38,6 +38,7 @@ class Fleet:
         self._seen: dict[str, tuple[bool, int | None]] = {}     # function -> (inputs wait, predicted length) as of the last plan
         self._families: dict[str, set[str]] = {}    # functions whose predictions one run may change
         self._cpu_milli: int | None = None
+        self._facts: tuple[Node, ...] | None = None
         self.assignments: dict[str, int] = {}       # of every hold in the index
         server.world.watch(NodeRecord, lambda record: self.node_changed(record.node_id))
         server.world.watch(Assignment, self._gang_changed)
@@ -46,7 +47,7 @@ class Fleet:
     def node_changed(self, node_id: str) -> None:
         """Its record, or its agent's connection."""
         self._nodes.add(node_id)
-        self._cpu_milli = None
+        self._cpu_milli = self._facts = None
 
     def like(self, function: Function) -> set[str]:
         """The functions whose prediction changes when this one has run."""
@@ -93,6 +94,13 @@ class Fleet:
                     of_agent[node.agent_id] = max(of_agent.get(node.agent_id, 0), node.cpu_milli)
             self._cpu_milli = sum(of_agent.values())
         return self._cpu_milli
+
+    def facts(self) -> tuple[Node, ...]:
+        """Every node as if its agent were here: what the fleet can be."""
+        if self._facts is None:
+            records = self._server.world[NodeRecord].values()
+            self._facts = tuple(node_of(record, connected=True) for record in records if not record.removed)
+        return self._facts
 
     # ------------------------------------------------------------ what changed
 

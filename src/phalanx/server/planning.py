@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.model.cluster import Cause
+from phalanx.model.fleet import Node
 from phalanx.model.gpus import GpuChoice, accepted_types
-from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Plan, Policy, Request, Reservation, Snapshot, Start
 from phalanx.model.reasons import Reason, sentence
 from phalanx.model.work import Function
@@ -24,7 +24,7 @@ from phalanx.scheduler.record import Recording, Ring, with_fleet
 from phalanx.server.demand import Demands
 from phalanx.server.fleet import Fleet
 from phalanx.server.giving_up import given_up
-from phalanx.server.snapshot import family_of, node_of, quotas_of, request_of
+from phalanx.server.snapshot import family_of, quotas_of, request_of
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Planning:
         self._debug = server.config.extra.get("recount", "") == "yes"
         self._policy = Policy(debug=self._debug)
         self._quotas = quotas_of(server.config.quotas)
+        self._never: tuple[tuple[Node, ...], dict[object, str]] = ((), {})     # what these nodes can never run, by kind of request
         self._took_s = 0.0                          # the last turn
         self._reservations: tuple[Reservation, ...] = ()
         self._recent = RecentWaits()
@@ -76,11 +77,16 @@ class Planning:
 
     def never_fits(self, function: Function) -> str:
         """Why this fleet can never run the function, or an empty string; with no node registered yet nobody knows."""
-        records = self._records()
-        if not records:
+        nodes, request = self.fleet.facts(), request_of(function, "", 0)
+        if not nodes:
             return ""
-        reason = can_ever_fit(request_of(function, "new", 0), [node_of(record, connected=True) for record in records])
-        return sentence(reason) if reason else ""
+        if self._never[0] is not nodes:
+            self._never = (nodes, {})
+        kind = (request.size, request.ask, request.where, request.rdma, request.fabric_size)
+        if kind not in self._never[1]:
+            reason = can_ever_fit(request, nodes)
+            self._never[1][kind] = sentence(reason) if reason else ""
+        return self._never[1][kind]
 
     def waiting(self) -> list[tuple[Request, Reason]]:
         """What waits now, in the order of the queue, with its reason."""
@@ -178,9 +184,6 @@ class Planning:
     def _index(self) -> FleetIndex:
         """As of now, for a question: what it reads stays marked as changed for the next turn's demand."""
         return self.fleet.current(tuple(self._server.gangs.touched), self.refusals.aside(self._server.now_ms()))
-
-    def _records(self) -> list[NodeRecord]:
-        return [record for record in self._server.world[NodeRecord].values() if not record.removed]
 
     # ------------------------------------------------------------ what users see
 

@@ -18,6 +18,7 @@ from phalanx.model.node import NodeRecord
 from phalanx.paths import Paths
 from phalanx.server.agents import Agents
 from phalanx.server.apps import Apps
+from phalanx.server.arguments import Arguments
 from phalanx.server.calls import Calls
 from phalanx.server.clients import Clients
 from phalanx.server.clock import Clock, RealClock
@@ -56,6 +57,7 @@ class Server:
         self._commits: set[asyncio.Task[None]] = set()
         self.agents = Agents(self)
         self.apps = Apps(self)
+        self.arguments = Arguments(self)
         self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
         self.clients = Clients(paths.clients)
