@@ -15,9 +15,9 @@ def test_a_waiter_that_gives_up_stops_neither_its_write_nor_the_next(tmp_path: P
     records = database.records[Counter]
 
     async def two_writes() -> None:
-        first = database.commit([(records, records.row(Counter("first", 1)), ("first",))])
+        first = database.commit([(records, Counter("first", 1), ("first",))])
         first.cancel()
-        await database.commit([(records, records.row(Counter("second", 2)), ("second",))])
+        await database.commit([(records, Counter("second", 2), ("second",))])
 
     asyncio.run(two_writes())
     database.close()
@@ -38,11 +38,11 @@ def test_units_of_one_moment_share_a_transaction_in_their_order(tmp_path: Path) 
 
         async def poll() -> None:
             await asyncio.wait_for(woken, 10)
-            await database.commit([(records, records.row(Counter("same", 2)), ("same",))])
+            await database.commit([(records, Counter("same", 2), ("same",))])
 
         polling = asyncio.create_task(poll())
         await asyncio.sleep(0)
-        first = database.commit([(records, records.row(Counter("same", 1)), ("same",))])
+        first = database.commit([(records, Counter("same", 1), ("same",))])
         woken.set_result(None)
         await asyncio.gather(first, polling)
 
@@ -58,7 +58,7 @@ def test_what_was_taken_in_is_written_before_the_end(tmp_path: Path) -> None:
     records = database.records[Counter]
 
     async def leave_at_once() -> None:
-        written = database.commit([(records, records.row(Counter("last", 1)), ("last",))])
+        written = database.commit([(records, Counter("last", 1), ("last",))])
         database.close()
         await written
 

@@ -228,19 +228,18 @@ class Agents(AgentsBase):
         event = self._event(session, report) if report is not None else None
         if event is None:
             return
-        known = False
-
-        def change(unit: Unit) -> None:
-            nonlocal known
-            known = self._server.gangs.dispatch(unit, report.assignment, event)
-
         if isinstance(event, ev.Exited):
             await self._server.logs.ended(report.assignment, report.rank)
-        await self._server.act(change)
+        # Nobody waits for the disk: units are committed in the order of the reports, and what follows from one follows its commit.
+        self._server.act(lambda unit: self._apply(unit, session, report, event))
+
+    def _apply(self, unit: Unit, session: Session, report: Any, event: ev.Event) -> None:
+        known = self._server.gangs.dispatch(unit, report.assignment, event)
         member = self._server.world[Member].get((report.assignment, report.rank))
         done_with = not known or (member is not None and member.state == MemberState.RELEASED)    # over, or its node had been given up
         if done_with and not isinstance(event, ev.Released):   # it may go
-            session.outgoing.put_nowait(pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank)))
+            release = pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank))
+            unit.after(lambda: session.outgoing.put_nowait(release))
 
     def _event(self, session: Session, report: Any) -> ev.Event | None:
         match report:

@@ -53,11 +53,10 @@ class Unit:
 
         Call exactly once, with no await since the first change.
         """
-        writes: list[Write] = []
-        for (record_class, key), record in self._changed.items():
-            records = self._database.records[record_class]
-            values = key if isinstance(key, tuple) else (key,)
-            writes.append((records, records.row(record) if record is not None else None, values))
+        writes: list[Write] = [
+            (self._database.records[record_class], record, key if isinstance(key, tuple) else (key,))
+            for (record_class, key), record in self._changed.items()
+        ]
         return self._finish(self._database.commit(writes) if writes else None)
 
     def _tell(self, record: Any) -> None:

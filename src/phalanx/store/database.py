@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,10 +23,16 @@ from phalanx.store.tables import Records
 SCHEMA_VERSION = 1
 GATHER_TURNS = 4        # of the event loop: a long poll that a unit woke changes its own records two or three turns later
 
-Write = tuple[Records, dict[str, Any] | None, tuple[Any, ...]]   # (which table, the row or None to delete, its key)
+Write = tuple[Records, Any, tuple[Any, ...]]      # (which table, the record or None to delete, its key)
+Rows = dict[tuple[str, tuple[Any, ...]], tuple[Records, dict[str, Any] | None]]
 
 
-Unit = tuple[list[Write], Future[None]]
+@dataclass
+class Batch:
+    """What one transaction writes, each row once, and who waits for it."""
+
+    rows: Rows
+    waiting: list[Future[None]]
 
 _OTHER_VERSION = "another version of phalanx wrote the state; start that one, or choose another --state"
 
@@ -44,9 +51,10 @@ class Database:
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _sqlite_settings(durability))
         self._insert: Any = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
-        self._gathered: list[Unit] = []
+        self._gathered: dict[tuple[str, tuple[Any, ...]], tuple[Records, Any]] = {}
+        self._waiting: list[Future[None]] = []
         self._latest: Future[None] | None = None
-        self._queue: queue.SimpleQueue[list[Unit] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._upserts: dict[str, Any] = {}
         self._failed: BaseException | None = None
         self._create()
@@ -64,12 +72,18 @@ class Database:
             raise StoreError(f"a row of {records.name} can't be read ({error}): {_OTHER_VERSION}") from error
 
     def commit(self, writes: list[Write]) -> asyncio.Future[None]:
-        """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError."""
+        """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError.
+
+        A record is read when its batch is handed to the writer: what units of one batch change again is written once, as the last left it.
+        Whoever changes a record commits without an await in between (server/unit.py), so at that moment no unit is half done.
+        """
         done: Future[None] = Future()
         done.set_running_or_notify_cancel()     # who stops waiting does not stop the write, nor the writer
         self._latest = done
-        self._gathered.append((writes, done))
-        if len(self._gathered) == 1:
+        for records, record, key in writes:
+            self._gathered[records.name, key] = (records, record)
+        self._waiting.append(done)
+        if len(self._waiting) == 1:
             self._hand_over_later(asyncio.get_running_loop(), GATHER_TURNS)
         return asyncio.wrap_future(done)
 
@@ -92,9 +106,17 @@ class Database:
             loop.call_soon(self._hand_over_later, loop, turns - 1)
 
     def _hand_over(self) -> None:
-        if self._gathered:
-            self._queue.put(self._gathered)
-            self._gathered = []
+        if not self._waiting:
+            return
+        gathered, waiting = self._gathered, self._waiting
+        self._gathered, self._waiting = {}, []
+        try:
+            rows: Rows = {at: (records, records.row(record) if record is not None else None) for at, (records, record) in gathered.items()}
+        except (TypeError, ValueError) as error:    # a value without a form in the store: memory is ahead of it from here on
+            for done in waiting:
+                done.set_exception(StoreError(f"could not commit: {error}"))
+            return
+        self._queue.put(Batch(rows, waiting))
 
     def _create(self) -> None:
         self._metadata.create_all(self._engine)
@@ -131,28 +153,33 @@ class Database:
             while not self._queue.empty():
                 handed.append(self._queue.get())
             closing = None in handed
-            batch = [unit for units in handed if units is not None for unit in units]
+            batches = [batch for batch in handed if batch is not None]
+            rows = {at: row for batch in batches for at, row in batch.rows.items()}     # the later ones last
+            waiting = [done for batch in batches for done in batch.waiting]
             try:
                 if self._failed is not None:
                     raise self._failed
                 with self._engine.begin() as connection:
-                    for writes, _ in batch:
-                        self._apply(connection, writes)
+                    self._apply(connection, rows)
             except BaseException as error:  # whatever it is: nothing may be acknowledged after it
                 self._failed = error
-                for _, done in batch:
+                for done in waiting:
                     done.set_exception(StoreError(f"could not commit: {error}"))
             else:
-                for _, done in batch:
+                for done in waiting:
                     done.set_result(None)
 
-    def _apply(self, connection: sa.Connection, writes: list[Write]) -> None:
-        for records, row, key in writes:
+    def _apply(self, connection: sa.Connection, rows: Rows) -> None:
+        """One statement for all rows of a table: most of a row's cost is the statement's."""
+        changed: dict[str, tuple[Records, list[dict[str, Any]]]] = {}
+        for (name, key), (records, row) in rows.items():
             if row is None:
-                same_key = (records.table.c[name] == value for name, value in zip(records.key, key, strict=True))
+                same_key = (records.table.c[column] == value for column, value in zip(records.key, key, strict=True))
                 connection.execute(sa.delete(records.table).where(*same_key))
             else:
-                connection.execute(self._upsert(records), row)
+                changed.setdefault(name, (records, []))[1].append(row)
+        for records, table in changed.values():
+            connection.execute(self._upsert(records), table)
 
     def _upsert(self, records: Records) -> Any:
         if records.name not in self._upserts:
