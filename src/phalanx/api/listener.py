@@ -23,6 +23,7 @@ from phalanx.api.transport import AUTHORITY, TASK_OF_CONNECTION
 
 HTTP2 = b"PRI * HTTP/2.0"
 PREAMBLE_LIMIT = 512
+GATHER_BYTES = 64 << 10
 
 Task = tuple[str, int, int]
 """(task id, assignment, rank)"""
@@ -112,6 +113,36 @@ class _Handler(grpclib.server.Handler):
             AUTHORITY.reset(authority)
 
 
+class Gathering:
+    """A transport whose writes of one turn of the loop go out together: an answer's headers, data and trailers are one send, not three."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        if not self._gathered:
+            self._loop.call_soon(self._flush)
+        self._gathered.append(data)
+        self._size += len(data)
+        if self._size > GATHER_BYTES:       # at once, so that the transport can tell the protocol to pause
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            data, self._gathered, self._size = b"".join(self._gathered), [], 0
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class _FirstBytes(asyncio.Protocol):
     """Collects the preamble and the first bytes, then hands the connection over."""
 
@@ -145,5 +176,5 @@ class _FirstBytes(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_protocol(protocol)
-        protocol.connection_made(self._transport)
+        protocol.connection_made(Gathering(self._transport) if isinstance(protocol, H2Protocol) else self._transport)  # type: ignore[arg-type]
         protocol.data_received(self._buffer)

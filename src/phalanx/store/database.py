@@ -8,10 +8,10 @@ on a warm cluster is put and leased by its ranks in the same moment: one fsync i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,13 @@ class Batch:
     """What one transaction writes, each row once, and who waits for it."""
 
     rows: Rows
-    waiting: list[Future[None]]
+    waiting: list[asyncio.Future[None]]
+    loop: asyncio.AbstractEventLoop
+
+    def done(self, error: StoreError | None) -> None:
+        """Tell all of them, in their loop: one call into it for the whole batch."""
+        with contextlib.suppress(RuntimeError):     # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(_tell, self.waiting, error)
 
 _OTHER_VERSION = "another version of phalanx wrote the state; start that one, or choose another --state"
 
@@ -52,8 +58,9 @@ class Database:
             sa.event.listen(self._engine, "connect", _sqlite_settings(durability))
         self._insert: Any = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
         self._gathered: dict[tuple[str, tuple[Any, ...]], tuple[Records, Any]] = {}
-        self._waiting: list[Future[None]] = []
-        self._latest: Future[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+        self._loop: asyncio.AbstractEventLoop
+        self._latest: asyncio.Future[None] | None = None
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._upserts: dict[str, Any] = {}
         self._failed: BaseException | None = None
@@ -77,20 +84,25 @@ class Database:
         A record is read when its batch is handed to the writer: what units of one batch change again is written once, as the last left it.
         Whoever changes a record commits without an await in between (server/unit.py), so at that moment no unit is half done.
         """
-        done: Future[None] = Future()
-        done.set_running_or_notify_cancel()     # who stops waiting does not stop the write, nor the writer
-        self._latest = done
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        is_first = not self._waiting
+        if is_first:
+            self._latest, self._loop = loop.create_future(), loop       # the batch's own, which no waiter can cancel
+            self._waiting.append(self._latest)
         for records, record, key in writes:
             self._gathered[records.name, key] = (records, record)
         self._waiting.append(done)
-        if len(self._waiting) == 1:
-            self._hand_over_later(asyncio.get_running_loop(), GATHER_TURNS)
-        return asyncio.wrap_future(done)
+        if is_first:
+            self._hand_over_later(loop, GATHER_TURNS)
+        return done
 
     async def caught_up(self) -> None:
         """Return once all that was taken in so far is on disk: before an answer tells what memory already knows."""
         if self._latest is not None and not self._latest.done():
-            await asyncio.wrap_future(self._latest)
+            latest = self._latest
+            await asyncio.wait((latest,))     # not the future itself: who stops waiting must not cancel it
+            latest.result()
 
     def close(self) -> None:
         """Write what is queued, then let go of the database."""
@@ -113,10 +125,9 @@ class Database:
         try:
             rows: Rows = {at: (records, records.row(record) if record is not None else None) for at, (records, record) in gathered.items()}
         except (TypeError, ValueError) as error:    # a value without a form in the store: memory is ahead of it from here on
-            for done in waiting:
-                done.set_exception(StoreError(f"could not commit: {error}"))
+            _tell(waiting, StoreError(f"could not commit: {error}"))
             return
-        self._queue.put(Batch(rows, waiting))
+        self._queue.put(Batch(rows, waiting, self._loop))
 
     def _create(self) -> None:
         self._metadata.create_all(self._engine)
@@ -155,7 +166,6 @@ class Database:
             closing = None in handed
             batches = [batch for batch in handed if batch is not None]
             rows = {at: row for batch in batches for at, row in batch.rows.items()}     # the later ones last
-            waiting = [done for batch in batches for done in batch.waiting]
             try:
                 if self._failed is not None:
                     raise self._failed
@@ -163,11 +173,11 @@ class Database:
                     self._apply(connection, rows)
             except BaseException as error:  # whatever it is: nothing may be acknowledged after it
                 self._failed = error
-                for done in waiting:
-                    done.set_exception(StoreError(f"could not commit: {error}"))
+                for batch in batches:
+                    batch.done(StoreError(f"could not commit: {error}"))
             else:
-                for done in waiting:
-                    done.set_result(None)
+                for batch in batches:
+                    batch.done(None)
 
     def _apply(self, connection: sa.Connection, rows: Rows) -> None:
         """One statement for all rows of a table: most of a row's cost is the statement's."""
@@ -189,6 +199,16 @@ class Database:
             update = statement.on_conflict_do_update(index_elements=key, set_=changed) if changed else statement.on_conflict_do_nothing()
             self._upserts[records.name] = update
         return self._upserts[records.name]
+
+
+def _tell(waiting: list[asyncio.Future[None]], error: StoreError | None) -> None:
+    for done in waiting:
+        if done.done():     # who waited for it gave up: the write stands all the same
+            continue
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
 
 
 def _sqlite_settings(durability: str) -> Any:
