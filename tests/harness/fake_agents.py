@@ -119,6 +119,8 @@ class FakeRank:
                 if item.kill_switch:
                     return
                 await self._work(item)
+                if self.fleet.leaves_after_one:
+                    return
 
     async def _work(self, item: Any) -> None:
         self.fleet.ran.append((self.key, item.input_id, item.retry_count))
@@ -175,6 +177,7 @@ class FakeFleet:
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
+        self.leaves_after_one = False           # as the runner of a single-use function
         self.ranks: dict[Key, FakeRank] = {}
         self.ran: list[tuple[Key, str, int]] = []        # every delivery to every rank
         self.heard: list[pb.ToAgent] = []

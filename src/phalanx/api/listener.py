@@ -12,18 +12,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import grpclib.server
-from grpclib.config import Configuration
-from grpclib.encoding.proto import ProtoCodec
-from grpclib.events import _DispatchServerEvents
-from grpclib.protocol import H2Protocol
-from h2.config import H2Configuration
+import grpclib.const
 
+from phalanx.api.http2 import Connection
+from phalanx.api.http2_request import Request
 from phalanx.api.transport import AUTHORITY, TASK_OF_CONNECTION
 
 HTTP2 = b"PRI * HTTP/2.0"
 PREAMBLE_LIMIT = 512
-GATHER_BYTES = 64 << 10
 
 Task = tuple[str, int, int]
 """(task id, assignment, rank)"""
@@ -46,7 +42,7 @@ class Listener:
         self.is_closed = False
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.BaseTransport] = set()
-        self._handlers: set[grpclib.server.Handler] = set()
+        self._handlers: set[_Connection] = set()
         self._most = 64     # of both, until those that are over are dropped
 
     async def serve(self, public: socket.socket, tasks: socket.socket) -> None:
@@ -69,10 +65,9 @@ class Listener:
             await asyncio.sleep(0)
 
     def grpc(self, mapping: dict[str, grpclib.const.Handler], task: Task | None) -> asyncio.Protocol:
-        handler = _Handler(mapping, task)
-        self._handlers.add(handler)
-        config = Configuration(http2_connection_window_size=16 * 2**20, http2_stream_window_size=16 * 2**20).__for_server__()
-        return H2Protocol(handler, config, H2Configuration(client_side=False, header_encoding="ascii", validate_inbound_headers=False))
+        connection = _Connection(mapping, task)
+        self._handlers.add(connection)
+        return connection
 
     def choose(self, first: bytes, line: bytes | None) -> asyncio.Protocol | None:
         """The protocol for a connection, by its preamble (tasks socket) and its first bytes; None: not one of ours."""
@@ -96,51 +91,21 @@ class Listener:
             self._most = 2 * (len(self._connections) + len(self._handlers)) + 64
 
 
-class _Handler(grpclib.server.Handler):
+class _Connection(Connection):
     """Remembers, for every request of one connection, the task it came from."""
 
     def __init__(self, mapping: dict[str, grpclib.const.Handler], task: Task | None) -> None:
-        super().__init__(mapping, ProtoCodec(), None, _DispatchServerEvents())
+        super().__init__(mapping)
         self._task = task
 
-    def accept(self, stream: Any, headers: Any, release_stream: Any) -> None:
+    def accepted(self, request: Request) -> None:
         task = TASK_OF_CONNECTION.set(self._task)
-        authority = AUTHORITY.set(next((value for name, value in headers if name == ":authority"), ""))
+        authority = AUTHORITY.set(request.metadata.get(":authority", ""))
         try:
-            super().accept(stream, headers, release_stream)  # creates the request's task, which copies this context
+            super().accepted(request)  # creates the request's task, which copies this context
         finally:
             TASK_OF_CONNECTION.reset(task)
             AUTHORITY.reset(authority)
-
-
-class Gathering:
-    """A transport whose writes of one turn of the loop go out together: an answer's headers, data and trailers are one send, not three."""
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self._loop = asyncio.get_running_loop()
-        self._gathered: list[bytes] = []
-        self._size = 0
-
-    def write(self, data: bytes) -> None:
-        if not self._gathered:
-            self._loop.call_soon(self._flush)
-        self._gathered.append(data)
-        self._size += len(data)
-        if self._size > GATHER_BYTES:       # at once, so that the transport can tell the protocol to pause
-            self._flush()
-
-    def close(self) -> None:
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        if self._gathered:
-            data, self._gathered, self._size = b"".join(self._gathered), [], 0
-            self._transport.write(data)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
 
 class _FirstBytes(asyncio.Protocol):
@@ -176,5 +141,5 @@ class _FirstBytes(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_protocol(protocol)
-        protocol.connection_made(Gathering(self._transport) if isinstance(protocol, H2Protocol) else self._transport)  # type: ignore[arg-type]
+        protocol.connection_made(self._transport)
         protocol.data_received(self._buffer)
