@@ -142,6 +142,7 @@ def backlog(plane: ControlPlane, function_id: str) -> int:
 def test_a_change_that_the_kept_index_did_not_hear_of_fails_the_recount(control_plane: ControlPlane, fleet: Any) -> None:
     fleet(2)
     planning = control_plane.server.planning
+    until(lambda: control_plane.call(lambda: planning.fleet._index is not None and len(planning.fleet._index.home) == 2))
     control_plane.call(planning.fleet.recount)
 
     def behind_its_back() -> None:

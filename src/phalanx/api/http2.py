@@ -281,6 +281,8 @@ class Connection(asyncio.Protocol):
         self.write(frame(SETTINGS, ACK, 0, b""))
 
     def _window_update(self, stream: int, more: int) -> None:
+        if not more:
+            raise ProtocolError(PROTOCOL_ERROR, "a window update of nothing")
         if not stream:
             self.send_window += more
         elif stream in self.requests:
