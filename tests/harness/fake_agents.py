@@ -27,6 +27,8 @@ from phalanx.api.transport import SERVICE
 from phalanx.protocol import agent_pb2 as pb
 from tests.harness.control_plane import ControlPlane
 
+SPOOL_HEADER = 13     # of a record in the spool (node/spool.py)
+
 Key = tuple[int, int]
 """(assignment, rank)"""
 
@@ -39,6 +41,10 @@ class Died(Exception):
     def __init__(self, code: int = 0, signal: int = 0, oom: bool = False) -> None:
         super().__init__(f"code {code} signal {signal}")
         self.code, self.signal, self.oom = code, signal, oom
+
+
+class Cancelled(Exception):
+    """Raised by a program that was told of its input's cancellation: the runner puts it as terminated, and goes on."""
 
 
 class PreambleChannel(Channel):
@@ -72,6 +78,7 @@ class FakeRank:
     ipv4s: list[str] = field(default_factory=list)
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     channel: PreambleChannel | None = None
+    spooled: int = 0
 
     @property
     def key(self) -> Key:
@@ -84,6 +91,19 @@ class FakeRank:
         metadata = {"x-modal-client-version": "1.6.4", "x-modal-client-type": "3"} | ({"x-idempotency-key": key} if key else {})
         method = UnaryUnaryMethod(self.channel, f"/modal.client.ModalClient/{name}", type(request), response)
         return await method(request, metadata=metadata)
+
+    async def cancelled(self) -> list[str]:
+        """Heartbeats until one brings cancellations."""
+        while True:
+            response = await self.rpc("ContainerHeartbeat", api_pb2.ContainerHeartbeatRequest(canceled_inputs_return_outputs_v2=True))
+            if response.cancel_input_event.input_ids:
+                return list(response.cancel_input_event.input_ids)
+
+    def write(self, text: str) -> None:
+        """A line of the container's output, as its shim's spool brings it."""
+        record = pb.LogRecord(stream=1, time_ns=time.time_ns(), data=text.encode())
+        offset, self.spooled = self.spooled, self.spooled + SPOOL_HEADER + len(record.data)
+        self.fleet.say(logs=pb.Logs(assignment=self.key[0], rank=self.key[1], offset=offset, records=[record], end_offset=self.spooled))
 
     async def run(self) -> None:
         code, signal, oom = 0, 0, False
@@ -101,6 +121,7 @@ class FakeRank:
             assignment=self.key[0], rank=self.key[1], code=code, signal=signal, oom_killed=oom, boottime_ms=boottime_ms(),
             memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
         )  # fmt: skip
+        self.fleet.beat()       # a test may have set the server's clock since the last
         self.fleet.say(exited=self.exited)
 
     async def _live(self) -> None:
@@ -119,7 +140,7 @@ class FakeRank:
                 if item.kill_switch:
                     return
                 await self._work(item)
-                if self.fleet.leaves_after_one:
+                if self.fleet.definition(self).single_use_containers:
                     return
 
     async def _work(self, item: Any) -> None:
@@ -136,6 +157,8 @@ class FakeRank:
             result = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS, data=pickle.dumps(value))
         except Died:
             raise
+        except Cancelled:
+            result = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_TERMINATED)
         except Exception as error:
             result = api_pb2.GenericResult(
                 status=api_pb2.GenericResult.GENERIC_STATUS_FAILURE, exception=repr(error), data=pickle.dumps(error)
@@ -177,7 +200,11 @@ class FakeFleet:
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
-        self.leaves_after_one = False           # as the runner of a single-use function
+        self.silent = False
+        self.boot_id, self.peer_address = "boot", ""
+        self.answered_ms = self.said_away_ms = 0
+        self.ignores_interrupts = False                     # programs go on until they are killed
+        self.never_prepares: set[str] = set()               # nodes that pull for ever
         self.ranks: dict[Key, FakeRank] = {}
         self.ran: list[tuple[Key, str, int]] = []        # every delivery to every rank
         self.heard: list[pb.ToAgent] = []
@@ -228,9 +255,16 @@ class FakeFleet:
     def say(self, **message: Any) -> None:
         self._outgoing.put_nowait(pb.FromAgent(**message))
 
+    def definition(self, rank: FakeRank) -> Any:
+        return api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments).function_def
+
+    def beat(self) -> None:
+        """A heartbeat. `silent`: it gets stuck on the way."""
+        if not self.silent:
+            self.say(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms(), answered_ms=self.answered_ms, said_away_ms=self.said_away_ms))
+
     def clustered(self, rank: FakeRank) -> bool:
-        arguments = api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments)
-        return arguments.function_def._experimental_group_size > 0
+        return bool(self.definition(rank)._experimental_group_size > 0)
 
     async def _serve(self) -> None:
         self._channel = PreambleChannel(str(self.control_plane.tasks_socket), "PHALANX/1 agent")
@@ -241,12 +275,12 @@ class FakeFleet:
         ]
         async with method.open() as stream:
             register = pb.Register(
-                protocol_version=1, agent_id=self.agent_id, boot_id="boot", engine="fake", nodes=self.facts, adopted=adopted,
-                secret=self.control_plane.config.join_secret,
+                protocol_version=1, agent_id=self.agent_id, boot_id=self.boot_id, engine="fake", nodes=self.facts, adopted=adopted,
+                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(), peer_address=self.peer_address,
             )  # fmt: skip
             await stream.send_message(pb.FromAgent(register=register))
-            await stream.send_message(pb.FromAgent(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms())))
             sender = asyncio.ensure_future(self._send(stream))
+            beating = asyncio.ensure_future(self._beat())
             for rank in self.ranks.values():
                 if rank.exited is not None:
                     self.say(exited=rank.exited)
@@ -256,6 +290,12 @@ class FakeFleet:
                     self._hear(message)
             finally:
                 sender.cancel()
+                beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self.beat()
+            await asyncio.sleep(1)
 
     async def _send(self, stream: Any) -> None:
         while True:
@@ -265,6 +305,8 @@ class FakeFleet:
         kind = message.WhichOneof("message")
         if kind == "welcome":
             self.joined.set()
+        elif kind == "beat_answer":
+            self.answered_ms = message.beat_answer.boottime_ms
         elif kind == "prepare":
             self._prepare(message.prepare)
         elif kind == "start":
@@ -278,6 +320,8 @@ class FakeFleet:
             self._release(message.release)
 
     def _prepare(self, prepare: pb.Prepare) -> None:
+        if prepare.node_id in self.never_prepares:
+            return
         refusal = self.refuse(prepare)
         key = prepare.assignment, prepare.rank
         if refusal is not None:
@@ -302,7 +346,8 @@ class FakeFleet:
         if stop.signal == 9:
             rank.task.cancel()
             return
-        rank.interrupted.set()
+        if not self.ignores_interrupts:
+            rank.interrupted.set()
         await asyncio.sleep(stop.grace_ms / 1000)
         rank.task.cancel()
 

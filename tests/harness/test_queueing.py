@@ -68,7 +68,6 @@ def test_case_25_twenty_short_gangs_follow_each_other_without_waiting_for_any_ti
 
 def test_case_25_single_use_clusters_follow_each_other_without_waiting_for_any_timer(still: ControlPlane) -> None:
     nodes = FakeFleet(still, 4)
-    nodes.leaves_after_one = True
     nodes.start()
     caller = Caller(still)
     function_id = caller.function(size=4, gpu=GPUS, single_use_containers=True)
@@ -101,7 +100,6 @@ def test_case_26_gangs_of_one_priority_start_in_the_order_in_which_they_were_sub
 
 def test_a_hundred_gangs_at_once_all_finish_whole(control_plane: ControlPlane, fleet: Any) -> None:
     nodes = fleet(6)
-    nodes.leaves_after_one = True
     caller = Caller(control_plane)
     function_id = caller.function(size=2, gpu=GPUS, single_use_containers=True)
     assert caller.results(caller.call(function_id, inputs=100), 100) == [0] * 100

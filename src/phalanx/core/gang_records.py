@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from phalanx.core import events as ev
-from phalanx.core.states import move_assignment, move_member
+from phalanx.core.states import check_attempt, move_assignment, move_member, state_of
 from phalanx.model.cluster import Assignment, Attempt, Member, MemberState, Phase
 
 GONE = frozenset((MemberState.EXITED, MemberState.RELEASED))
@@ -22,6 +22,9 @@ class GangPolicy:
     finish_window_ms: int = 10_000
     grace_ms: int = 30_000
     linger_ms: int = 3_000          # for a rank that waits for inputs to leave by the kill switch
+    prepare_timeout_ms: int = 600_000   # from placement until every node has prepared its rank; 0: none
+    hello_timeout_ms: int = 300_000     # from the start of the containers to the first barrier; 0: none
+    in_step: bool = True            # an input is open until every rank has put it; else each rank goes on by itself
 
 
 class GangRecords:
@@ -36,7 +39,7 @@ class GangRecords:
         self.overdue = [a for a in attempts if a.decided and len(a.results) < assignment.size]
         self.next_position = max((a.position for a in attempts), default=0) + 1
         self.changed: dict[int, Assignment | Member | Attempt] = {}
-        self.dirty: dict[int, str] = {}     # rank -> what remains of it on its node
+        self._attempts = {(a.input_id, a.attempt): state_of(a, assignment.size) for a in attempts}
 
     @property
     def all_gone(self) -> bool:
@@ -56,6 +59,11 @@ class GangRecords:
         member = self.members[rank]
         in_enter = member.state == MemberState.READY and not member.asked and not self.is_busy(rank)
         return member.state == MemberState.IMPORTING or in_enter
+
+    def name(self, rank: int) -> str:
+        """For a sentence that begins with it."""
+        node_id = self.members[rank].node_id
+        return f"rank {rank} on node {node_id}" if self.assignment.clustered else f"the container on node {node_id}"
 
     def attempt(self, input_id: str) -> Attempt | None:
         """The open attempt at an input."""
@@ -82,4 +90,11 @@ class GangRecords:
         self.touch(member)
 
     def touch(self, record: Assignment | Member | Attempt) -> None:
+        if isinstance(record, Attempt):
+            self._check(record)
         self.changed[id(record)] = record
+
+    def _check(self, attempt: Attempt) -> None:
+        key, now = (attempt.input_id, attempt.attempt), state_of(attempt, self.assignment.size)
+        check_attempt(attempt, self._attempts.get(key, now), now)
+        self._attempts[key] = now

@@ -13,7 +13,8 @@ class NodeState(StrEnum):
 
     UP = "up"
     CORDONED = "cordoned"    # an operator said: nothing new
-    DRAINING = "draining"    # what runs may end; a health finding or a scheduled event
+    DRAINING = "draining"    # what runs is to end: an operator, a health finding or a scheduled event
+    DRAINED = "drained"      # nothing runs on it any more
     DOWN = "down"            # not heard of, or declared dead
 
 
@@ -83,15 +84,17 @@ class Hold:
     preemptible_after_ms: int | None = 0   # None: never evict; else the time from which it may be
     warm: bool = False                     # an idle warm cluster: given up to any waiting call
     ending: bool = False                   # its end was already commanded: not a victim again
+    gpu_type: str = ""                     # what it was given; `gpu_count` of them on each of its nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Nodes kept for a gang that lost a member or waits for arriving nodes. Open to others that end before `until_ms`."""
+    """Nodes kept for a gang that lost a member, awaits new nodes, or had others stopped. Open to others that end before `until_ms`."""
 
     request_id: str
     node_ids: tuple[str, ...]
     until_ms: int
+    victims: tuple[str, ...] = ()          # holders that were stopped for it: while one of them is there, it waits for that
 
 
 @dataclass(frozen=True, slots=True)

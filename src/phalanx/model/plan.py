@@ -58,6 +58,7 @@ class Request:
     predicted_ms: int | None = None             # from the function's recent runs; None: nothing known
     timeout_ms: int = 24 * 3_600_000            # the upper bound of a run
     not_before_ms: int = 0                      # back-off after a failed start or a preemption
+    backoff_why: str = ""                       # what failed, for people
     attempt: int = 1
     warm: bool = False                          # no input waits for it: a pool's setting wants it
     evictions: int = 0                          # how often it has had others evicted for itself
@@ -82,14 +83,21 @@ class Reservation:
     gpu_type: str = ""
 
 
+NO_LIMIT = 1 << 40       # nodes: more than there ever are
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Nodes a workspace may hold at once. In a cohort it may borrow up to `borrow` idle nodes of the others (None: all of them)."""
+    """Nodes a workspace may hold at once. In a cohort it may borrow up to `borrow` idle nodes of the others (None: all of them).
+
+    `gpus`: (type, most at once) beside it; these are never borrowed. `nodes` NO_LIMIT where only they count.
+    """
 
     workspace: str
     nodes: int
     cohort: str = ""
     borrow: int | None = 0
+    gpus: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

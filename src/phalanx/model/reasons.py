@@ -13,11 +13,11 @@ class ReasonCode(StrEnum):
     FRAGMENTED = "fragmented"        # need, free, largest: enough nodes, not on one fabric
     RESERVED = "reserved"            # it would fit, and would delay the gang with the dated reservation
     RETAINED = "retained"            # it would fit on nodes that are kept for another gang for a while
-    QUOTA = "quota"                  # workspace, used, limit, ask
+    QUOTA = "quota"                  # workspace, used, limit, need, gpu_type where it is about GPUs
     DOMAIN = "domain"                # fabric_size, need, best: no NVLink domains with whole blocks free
     PROVISIONING = "provisioning"    # coming, ready_ms
     PREEMPTING = "preempting"        # victims were told to stop; starts when their nodes are clean
-    BACKOFF = "backoff"              # until_ms, attempt
+    BACKOFF = "backoff"              # until_ms, attempt, why
     DRAINING = "draining"            # it would fit if nodes were not cordoned, draining or down
     IMPOSSIBLE = "impossible"        # it can never fit this fleet: ask and largest
 
@@ -79,7 +79,7 @@ def wish_sentence(wish: Wish) -> str:
     return {
         WishKind.NODES_ADDED: f"{nodes} more" + (f" in network {wish.what}" if wish.what else ""),
         WishKind.HOLD_ENDED: f"the end of {wish.what}",
-        WishKind.QUOTA_RAISED: f"{nodes} more quota for workspace {wish.what}",
+        WishKind.QUOTA_RAISED: f"{nodes} more quota for {wish.what}",
         WishKind.RESERVATION_GONE: f"the start of {wish.what}, or a shorter time-out",
         WishKind.NODES_BACK: f"{nodes} back in service" + (f" in network {wish.what}" if wish.what else ""),
         WishKind.FABRIC_SIZE: f"fabric_size={wish.count}",
@@ -115,7 +115,7 @@ def _occupied(reason: Reason) -> str:
     if reason.number("held"):
         holders = reason.text("held_by")
         parts.append(f"{reason.number('held')} held" + (f" by {holders}" if holders else ""))
-    for name in ("draining", "cordoned", "down", "shared", "retained", "excluded", "reserved"):
+    for name in ("draining", "drained", "cordoned", "down", "shared", "retained", "excluded", "reserved"):
         if reason.number(name):
             why = reason.text(f"{name}_why")
             parts.append(f"{reason.number(name)} {name}" + (f" ({why})" if why else ""))
@@ -151,8 +151,9 @@ def _retained(reason: Reason) -> str:
 
 
 def _quota(reason: Reason) -> str:
+    what = reason.text("gpu_type", "nodes")
     return (
-        f"quota of workspace {reason.text('workspace')}: {reason.number('used')} of {reason.number('limit')} nodes in use, "
+        f"quota of {reason.text('workspace')}: {reason.number('used')} of {reason.number('limit')} {what} in use, "
         f"this asks {reason.number('need')}"
     )
 
@@ -173,7 +174,8 @@ def _preempting(reason: Reason) -> str:
 
 
 def _backoff(reason: Reason) -> str:
-    return f"backing off after attempt {reason.number('attempt')}"
+    why = reason.text("why")
+    return f"backing off before the next start: {why}" if why else f"backing off after attempt {reason.number('attempt')}"
 
 
 def _draining(reason: Reason) -> str:

@@ -51,6 +51,7 @@ class Function:
     block_network: bool = False
     image_id: str = ""
     mount_ids: list[str] = field(default_factory=list)
+    secret_ids: list[str] = field(default_factory=list)     # the later wins where two have one variable
     options: dict[str, str] = field(default_factory=dict)    # experimental_options
     region: list[str] = field(default_factory=list)
     client_version: str = ""
@@ -117,12 +118,16 @@ class Input:
     attempt: int = 0
     user_failures: int = 0                      # of the user's retry budget
     infra_failures: int = 0                     # of the infrastructure budget
+    unpaid_restarts: int = 0                    # its cluster was stopped for something else: no budget pays
     assignment: int = 0                         # of the latest attempt
     created_ms: int = 0                         # its place in the queue, kept over every restart
     started_ms: int = 0
     not_before_ms: int = 0                      # a retry's delay
     last_end: str = ""                          # why the latest attempt ended
     excluded_nodes: list[str] = field(default_factory=list)     # nodes that an earlier attempt's end speaks against
+    queued_ms: int = 0                          # since when it waits for a cluster this time
+    evictions: int = 0                          # how often others were stopped so that it starts
+    preemptions: int = 0                        # how often it was stopped for others
 
 
 @dataclass

@@ -57,7 +57,7 @@ class _Run:
         self.policy = policy
         self.now = snapshot.now_ms
         self.ledger = Ledger(index, snapshot.now_ms, snapshot.retentions)
-        self.quotas = Quotas(snapshot.quotas, index.used)
+        self.quotas = Quotas(snapshot.quotas, index.used, index.holds.values(), (shape.gpu_type for shape in index.shapes))
         self.evictor = Evictor(self.ledger, self.quotas, policy)
         self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
@@ -80,6 +80,7 @@ class _Run:
 
     def consider(self, request: Request) -> None:
         """Start it, or find out what stops it and what can be done for it."""
+        request = self.quotas.narrowed(request)
         reason = self._barred(request)
         if reason is not None:
             self.reasons[request.request_id] = reason
@@ -93,14 +94,16 @@ class _Run:
         if refusal is None:
             place = place_gang(self.ledger, request, self.claims) if request.ask.whole else self.shared.place(request, self.claims)
             if place is not None:
-                self.quotas.take(request)
+                self.quotas.take(request, place.gpu_type, place.gpu_count)
                 self.starts.append(place)
                 return
         else:
-            if not self._reclaim(request):
-                self.reasons[request.request_id] = refusal
+            if not self._reclaim(request) and not self._free_own(request):
+                self.reasons[request.request_id] = self._still_stopping(request) or refusal
             return
         self.blocked.append(request)
+        if _expired(request, self.now):
+            return      # nobody is stopped, and nothing claimed or bought, for what is to be failed
         if request.ask.whole:
             self._provide(request)
         elif self.policy.preempt:
@@ -114,7 +117,7 @@ class _Run:
         promised = {claim.request_id: claim.start_ms for claim in self.claims}
         for request in self.blocked:
             name = request.request_id
-            reason = self.reasons.get(name) or reasons.why(request)
+            reason = self.reasons.get(name) or self._still_stopping(request) or reasons.why(request)
             start_ms = promised.get(name)
             if start_ms is None and forecasts > 0 and request.ask.whole and self.policy.backfill == "easy":
                 forecasts -= 1
@@ -149,7 +152,8 @@ class _Run:
         """What no free node would change."""
         if request.not_before_ms > self.now:
             numbers: tuple[tuple[str, Number], ...] = (("attempt", request.attempt), ("until_ms", request.not_before_ms))
-            return Reason(ReasonCode.BACKOFF, numbers, request.not_before_ms)
+            why: tuple[tuple[str, Number], ...] = (("why", request.backoff_why),) if request.backoff_why else ()
+            return Reason(ReasonCode.BACKOFF, numbers + why, request.not_before_ms)
         if self.snapshot.offers and request.size % request.fabric_size == 0:
             return None
         key = (id(self.ledger.view(request)), request.size)
@@ -160,8 +164,8 @@ class _Run:
     def _provide(self, request: Request) -> None:
         """A blocked gang: a dated claim, or victims, or new nodes; whichever is earliest and allowed."""
         claim = self._claim(request)
-        by_ms = self.now + self.policy.preempt_gain_ms if claim is None else claim.start_ms
-        if self.policy.preempt and by_ms >= self.now + self.policy.preempt_gain_ms and self._evict(request):
+        soon = claim is not None and claim.start_ms < self.now + self.policy.preempt_gain_ms      # idle ones are worth no wait at all
+        if self.policy.preempt and self._evict(request, idle_only=soon):
             return
         if self.policy.provision and not request.warm:
             bought = self.provisioner.cover(self.ledger, request, self.claims, claim.start_ms if claim is not None else 1 << 62)
@@ -186,16 +190,24 @@ class _Run:
         avoid = frozenset(c.fabric for c in self.claims)
         return earliest(self.ledger, request, self.claims, avoid)
 
-    def _evict(self, request: Request) -> bool:
-        found = self.evictor.victims(request, self.claims)
+    def _evict(self, request: Request, idle_only: bool = False) -> bool:
+        found = self.evictor.victims(request, self.claims, idle_only)
         if found is None:
             return False
         evicts, theirs = found
         self.evicts += evicts
-        self._note(request, theirs, dated=True)
-        names = " and ".join(e.holder_id for e in evicts)
-        self.reasons[request.request_id] = self._told(ReasonCode.PREEMPTING, request, victims=names)
+        if theirs is not None:
+            self._note(request, theirs, dated=True)
+        if evicts:
+            names = " and ".join(e.holder_id for e in evicts)
+            self.reasons[request.request_id] = self._told(ReasonCode.PREEMPTING, request, victims=names)
         return True
+
+    def _still_stopping(self, request: Request) -> Reason | None:
+        """An earlier plan had others stopped for it, and they are not gone yet."""
+        holds = self.ledger.index.holds
+        there = [v for r in self.snapshot.retentions if r.request_id == request.request_id for v in r.victims if v in holds]
+        return self._told(ReasonCode.PREEMPTING, request, victims=" and ".join(there)) if there else None
 
     def _reclaim(self, request: Request) -> bool:
         """Its quota is its own but lent to others: take it back, unless it comes back by itself soon. Else it waits for its quota."""
@@ -204,6 +216,13 @@ class _Run:
         self.reclaims -= 1
         free_ms = self.quotas.free_at(request, self._ends())
         if free_ms is not None and free_ms < self.now + self.policy.preempt_gain_ms or not self._evict(request):
+            return False
+        self.blocked.append(request)
+        return True
+
+    def _free_own(self, request: Request) -> bool:
+        """Idle clusters of its own workspace use up its quota: they are let go, where it then starts."""
+        if not self.policy.preempt or not request.ask.whole or not self._evict(request, idle_only=True):
             return False
         self.blocked.append(request)
         return True
@@ -220,7 +239,7 @@ class _Run:
         """Nobody after this may move the claim's date, by nodes or by quota. A dated one is told and goes first in the next plan."""
         self.claims.append(claim)
         self.ledger.version += 1
-        self.quotas.take(request)
+        self.quotas.take(request, claim.target.option.gpu_type, claim.target.option.gpus)
         if dated:
             self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))
 

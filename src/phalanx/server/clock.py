@@ -17,6 +17,10 @@ class Clock(Protocol):
         """Wall clock, milliseconds since 1970."""
         ...
 
+    def elapsed_ms(self) -> int:
+        """Milliseconds since some moment, whatever is done to the wall clock."""
+        ...
+
     def call_after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
         """Run `action` in the event loop, `delay_ms` from now."""
         ...
@@ -25,6 +29,9 @@ class Clock(Protocol):
 class RealClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def elapsed_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
 
     def call_after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(max(delay_ms, 0) / 1000, action)

@@ -17,8 +17,10 @@ from phalanx.model.work import Function, Input
 from phalanx.scheduler import autoscale
 from phalanx.scheduler.autoscale import Wanted
 from phalanx.scheduler.predict import Durations
+from phalanx.server.exclusions import excluded_for
 from phalanx.server.fleet import Fleet
 from phalanx.server.gangs import STOPPED_APP_STATES
+from phalanx.server.patience import deadline_ms
 from phalanx.server.pool import Pool
 from phalanx.server.snapshot import family_of, is_spent, request_of
 
@@ -39,6 +41,7 @@ class Demand:
     """Of the whole fleet at one moment."""
 
     requests: dict[str, Request] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)    # request id -> the input that needs its cluster first; none for warm ones
     surplus: list[int] = field(default_factory=list)        # assignments that are needed no more
     next_look_ms: int | None = None                         # when an idle cluster's window ends, if nothing else happens
 
@@ -49,6 +52,7 @@ class _Wish:
 
     plain: bool
     requests: tuple[Request, ...] = ()
+    inputs: tuple[str, ...] = ()        # that need their clusters first; "" for warm ones
     cut: bool = False                   # there are more
     look_ms: int | None = None          # when the window of an idle cluster ends
     stale_ms: int | None = None         # when it is another by time alone
@@ -70,6 +74,7 @@ class Demands:
         self._share = MOST_REQUESTS
         server.world.watch(Member, lambda member: self._members.add(member.assignment))
         server.world.watch(App, self._app_changed)
+        server.world.watch(Input, lambda item: server.gangs.touched.add(item.function_id))
 
     def load(self) -> None:
         """After the start of the server: every pool is new."""
@@ -137,25 +142,32 @@ class Demands:
         look = autoscale.next_look_ms(settings, [member for _, member in members.values()])
         most = min(wish.gangs, self._share)
         ready = pool.ready(self._server.world[Input], now, most=most * max(function.max_inputs, 1))
-        requests = tuple(self._requests(function, pool, ready, wish, most, now))
-        times = [look, *pool.delayed.values(), *pool.refused.values(), pool.not_before_ms] if requests or look else [*pool.delayed.values()]
+        items = _first_inputs(function, ready, wish, most)
+        requests = tuple(self._requests(function, pool, items, now))
+        times = [look, *pool.delayed.values(), *pool.refused.values(), pool.not_before_ms, pool.resting_until_ms]
         stale = min((at for at in times if at is not None and at > now), default=None)
-        return _Wish(not function.clustered, requests, wish.gangs > most, look, stale), surplus
+        if any(item is not None and item.excluded_nodes for item in items):
+            stale = now     # what is left without them changes with every node
+        inputs = tuple(item.input_id if item is not None else "" for item in items)
+        return _Wish(not function.clustered, requests, inputs, wish.gangs > most, look, stale), surplus
 
-    def _requests(self, function: Function, pool: Pool, ready: list[Input], wish: Wanted, most: int, now: int) -> list[Request]:
-        """One for each cluster that is missing; the n-th has the queue time of the input that needs it first."""
-        if not most:
+    def _requests(self, function: Function, pool: Pool, items: list[Input | None], now: int) -> list[Request]:
+        """One for each cluster that is missing, with the queue time of the input that needs it first."""
+        if not items:
             return []
+        server = self._server
         predicted = self._durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))
-        first = replace(request_of(function, "", 0, pool, False, now), predicted_ms=predicted)     # what all have in common, made once
+        common = replace(request_of(function, "", now, pool, True, now), predicted_ms=predicted)     # made once: with 64 it counts
         requests = []
-        for n in range(most):
-            warm = n >= wish.gangs - wish.warm
-            at = n * max(function.max_inputs, 1)
-            item = ready[min(at, len(ready) - 1)] if ready and not warm else None
+        for n, item in enumerate(items):
+            request_id = f"{function.function_id}/{n}"
+            if item is None:
+                requests.append(replace(common, request_id=request_id))
+                continue
+            excluded = common.excluded_nodes | excluded_for(server, function, item)
             requests.append(replace(
-                first, request_id=f"{function.function_id}/{n}", submitted_ms=item.created_ms if item else now, warm=warm,
-                attempt=item.attempt + 1 if item else 1,
+                common, request_id=request_id, submitted_ms=item.created_ms, warm=False, attempt=item.attempt + 1, excluded_nodes=excluded,
+                evictions=item.evictions, deadline_ms=deadline_ms(server, function, item),
             ))  # fmt: skip
         return requests
 
@@ -185,6 +197,7 @@ class Demands:
                 requests = requests[: max(room, 0)]     # the next that runs makes the planner look again
                 room -= len(requests)
             made.requests.update((request.request_id, request) for request in requests)
+            made.inputs.update((r.request_id, i) for r, i in zip(requests, wish.inputs, strict=False) if i)
         return made
 
     def _room_to_start(self) -> int:
@@ -197,6 +210,13 @@ class Demands:
                 self._starting.discard(number)
         self._members = set()
         return max(STARTS_PER_CORE * self._fleet.cpu_milli() // 1000, 1) - len(self._starting)
+
+
+def _first_inputs(function: Function, ready: list[Input], wish: Wanted, most: int) -> list[Input | None]:
+    """For each missing cluster the input that needs it first; None for a warm one."""
+    lot = max(function.max_inputs, 1)
+    wanted = wish.gangs - wish.warm
+    return [ready[min(n * lot, len(ready) - 1)] if ready and n < wanted else None for n in range(most)]
 
 
 def settings_of(function: Function) -> autoscale.Pool:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.core.gang import Gang
-from phalanx.model.cluster import Assignment, Phase
+from phalanx.model.cluster import Assignment, Attempt
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.node import NodeRecord
 from phalanx.model.work import Function
 from phalanx.scheduler.index import Event, FleetIndex, HoldChanged, HoldEnded, NodeChanged, NodeGone
 from phalanx.scheduler.predict import Durations
-from phalanx.server.snapshot import family_of, hold_of, is_spent, node_of
+from phalanx.server.preempting import is_idle, preemptible_after_ms
+from phalanx.server.snapshot import family_of, hold_of, node_of
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
@@ -40,14 +41,22 @@ class Fleet:
         self._cpu_milli: int | None = None
         self._facts: tuple[Node, ...] | None = None
         self.assignments: dict[str, int] = {}       # of every hold in the index
+        self.protected: dict[str, int] = {}         # holds that may not be stopped for others at once, and from when they may
         server.world.watch(NodeRecord, lambda record: self.node_changed(record.node_id))
         server.world.watch(Assignment, self._gang_changed)
+        server.world.watch(Attempt, self._attempt_changed)
         server.world.watch(Function, lambda function: self._mark_gangs(function.function_id))
 
     def node_changed(self, node_id: str) -> None:
         """Its record, or its agent's connection."""
         self._nodes.add(node_id)
         self._cpu_milli = self._facts = None
+
+    def agents_changed(self, agent_ids: set[str]) -> None:
+        """They are heard of, or not, as they were not before."""
+        for record in self._server.world[NodeRecord].values():
+            if record.agent_id in agent_ids:
+                self.node_changed(record.node_id)
 
     def like(self, function: Function) -> set[str]:
         """The functions whose prediction changes when this one has run."""
@@ -108,6 +117,11 @@ class Fleet:
         self._gangs[assignment.assignment] = assignment.cluster_id
         self._server.gangs.pool(assignment.function_id).stir()
 
+    def _attempt_changed(self, attempt: Attempt) -> None:
+        gang = self._server.gangs.running.get(attempt.assignment)
+        if gang is not None:
+            self._gangs[attempt.assignment] = gang.assignment.cluster_id
+
     def _mark_gangs(self, function_id: str) -> None:
         pool = self._server.gangs.pools.get(function_id)
         if pool is not None:
@@ -134,9 +148,15 @@ class Fleet:
         gang = self._server.gangs.running.get(number)
         if gang is None:
             self.assignments.pop(cluster_id, None)
+            self.protected.pop(cluster_id, None)
             return HoldEnded(cluster_id)
+        hold = self._hold(gang)
         self.assignments[cluster_id] = number
-        return HoldChanged(self._hold(gang))
+        if hold.preemptible_after_ms is not None and hold.preemptible_after_ms > hold.since_ms:
+            self.protected[cluster_id] = hold.preemptible_after_ms
+        else:
+            self.protected.pop(cluster_id, None)
+        return HoldChanged(hold)
 
     # ------------------------------------------------------------ as the planner sees it
 
@@ -148,11 +168,15 @@ class Fleet:
     def _hold(self, gang: Gang) -> Hold:
         """Its predicted end, where its function has a history, and whether it may be given up."""
         function = self._server.world[Function][gang.assignment.function_id]
-        waiting = self._server.gangs.pool(function.function_id).waiting
-        idle = gang.assignment.phase == Phase.RUNNING and not gang.open and not waiting and not is_spent(gang, function)
         predicted = self._predicted(function)
         hold = hold_of(gang, function, gang.members)
-        return replace(hold, warm=idle, ending=not gang.is_counted, ends_ms=hold.since_ms + predicted if predicted is not None else None)
+        ends_ms = hold.since_ms + predicted if predicted is not None else None
+        if gang.assignment.stopped_ms:
+            ends_ms = gang.assignment.stopped_ms + self._server.config.grace_ms
+        return replace(
+            hold, warm=is_idle(self._server, gang), ending=not gang.is_counted, ends_ms=ends_ms,
+            preemptible_after_ms=preemptible_after_ms(self._server, gang),
+        )  # fmt: skip
 
     def _predicted(self, function: Function) -> int | None:
         return self._durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))

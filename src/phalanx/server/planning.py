@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.model.cluster import Cause
-from phalanx.model.fleet import Node
+from phalanx.model.fleet import Node, Retention
 from phalanx.model.gpus import GpuChoice, accepted_types
 from phalanx.model.plan import Plan, Policy, Request, Reservation, Snapshot, Start
 from phalanx.model.reasons import Reason, sentence
-from phalanx.model.work import Function
+from phalanx.model.work import Function, Input
 from phalanx.scheduler.backoff import Refusals
 from phalanx.scheduler.explain import Explanation, explain
 from phalanx.scheduler.fit import can_ever_fit
-from phalanx.scheduler.index import FleetIndex
 from phalanx.scheduler.plan import plan
 from phalanx.scheduler.predict import Durations, RecentWaits
 from phalanx.scheduler.record import Recording, Ring, with_fleet
 from phalanx.server.demand import Demands
 from phalanx.server.fleet import Fleet
-from phalanx.server.giving_up import given_up
-from phalanx.server.snapshot import family_of, quotas_of, request_of
+from phalanx.server.patience import next_look_ms, waited_too_long
+from phalanx.server.preempting import make_room
+from phalanx.server.quotas import quotas_of
+from phalanx.server.retentions import request_ids
+from phalanx.server.snapshot import family_of, request_of
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -45,11 +47,12 @@ class Planning:
         self._look: Any = None                      # the timer of the next look
         self._look_ms = 0
         self._debug = server.config.extra.get("recount", "") == "yes"
-        self._policy = Policy(debug=self._debug)
-        self._quotas = quotas_of(server.config.quotas)
+        self._policy = Policy(grace_ms=server.config.grace_ms, debug=self._debug)
         self._never: tuple[tuple[Node, ...], dict[object, str]] = ((), {})     # what these nodes can never run, by kind of request
         self._took_s = 0.0                          # the last turn
         self._reservations: tuple[Reservation, ...] = ()
+        self._quotas = quotas_of(server.config.quotas)
+        self._retentions: tuple[Retention, ...] = ()
         self._recent = RecentWaits()
         self._said: dict[str, str] = {}             # function id -> the sentence its users saw last
         self.durations = Durations()
@@ -97,7 +100,7 @@ class Planning:
         request_id = next((r for r in self.waits if self.requests[r].function_id == function_id), None)
         if request_id is None:
             return None
-        index = self._index()
+        index = self.fleet.current(tuple(self._server.gangs.touched), self.refusals.aside(self._server.now_ms()))
         snapshot = self._snapshot(tuple(self.requests.values()))
         made = plan(snapshot, self._policy, index)
         return explain(with_fleet(Recording(snapshot, self._policy, made), index).snapshot, made, request_id)
@@ -115,7 +118,7 @@ class Planning:
         try:
             self._server.act(self._plan)
         except Exception:
-            LOG.exception("planning failed")
+            LOG.exception("planning failed")     # nobody else hears of it: the loop called us
             raise
         self._took_s = time.perf_counter() - began
 
@@ -130,9 +133,10 @@ class Planning:
         index = self.fleet.current(touched, self.refusals.aside(self._server.now_ms()))
         if self._debug:
             self.fleet.recount()
-        self._look_again(wanted.next_look_ms)
         self.requests = wanted.requests
+        self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.requests))
         if not wanted.requests:
+            self._look_again(wanted.next_look_ms)
             self.waits, self._reservations = {}, ()
             self._tell()
             return
@@ -141,30 +145,36 @@ class Planning:
         self.ring.add(snapshot, self._policy, decided, index)
         self._reservations = decided.reserve
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
+        self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms, self.fleet.protected.values()))
         for start in decided.starts:
-            self._start(unit, start)
+            self._start(unit, start, wanted.inputs.get(start.request_id, ""))
         if decided.starts:
             unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
             return
-        self._make_room(unit, snapshot, decided, index)
+        make_room(self._server, unit, decided, wanted.requests, wanted.inputs)
+        self._give_up_waiting(unit, decided, wanted.inputs)
         self._tell()
 
-    def _start(self, unit: Unit, start: Start) -> None:
+    def _start(self, unit: Unit, start: Start, input_id: str) -> None:
+        self._server.retentions.started(unit, input_id)
         request = self.requests[start.request_id]
         function = self._server.world[Function][request.function_id]
         if not request.warm:
             self._recent.started(max(0, self._server.now_ms() - request.submitted_ms))
         self._server.gangs.begin(unit, function, start, _choice(function, start))
 
-    def _make_room(self, unit: Unit, snapshot: Snapshot, decided: Plan, index: FleetIndex) -> None:
-        """Idle clusters are given up to calls that wait for their nodes. Stopping those that work is not built yet."""
-        evicted = [evict.holder_id for evict in decided.evict if index.holds[evict.holder_id].warm]
-        for cluster_id in evicted or given_up(snapshot, decided, index):
-            let_go = ev.StopAsked(Cause.IDLE, "given up to a waiting call", graceful=True)
-            self._server.gangs.dispatch(unit, self.fleet.assignments[cluster_id], let_go)
+    def _give_up_waiting(self, unit: Unit, decided: Plan, inputs: dict[str, str]) -> None:
+        """Calls past their queue deadline fail with what they wait for. Warm clusters that nobody calls wait on."""
+        for request_id in decided.expired:
+            item = self._server.world[Input].get(inputs.get(request_id, ""))
+            if item is None:
+                continue
+            waited_ms = self._server.now_ms() - (item.queued_ms or item.created_ms)
+            failure = waited_too_long(self.waits[request_id], waited_ms)
+            self._server.calls.waited_too_long(unit, item, failure)
 
     def _look_again(self, at_ms: int | None) -> None:
-        """When an idle cluster's window ends nothing happens by itself."""
+        """When an idle cluster's window ends, or what waits may be decided anew, nothing happens by itself."""
         if at_ms == self._look_ms:
             return
         if self._look is not None:
@@ -177,13 +187,9 @@ class Planning:
     def _snapshot(self, pending: tuple[Request, ...]) -> Snapshot:
         """Nodes and holds are in the index."""
         return Snapshot(
-            self._server.now_ms(), pending=pending, reservations=self._reservations, quotas=self._quotas,
+            self._server.now_ms(), pending=pending, reservations=self._reservations, retentions=self._retentions, quotas=self._quotas,
             recent_wait_ms=self._recent.mean_ms,
-        )
-
-    def _index(self) -> FleetIndex:
-        """As of now, for a question: what it reads stays marked as changed for the next turn's demand."""
-        return self.fleet.current(tuple(self._server.gangs.touched), self.refusals.aside(self._server.now_ms()))
+        )  # fmt: skip
 
     # ------------------------------------------------------------ what users see
 

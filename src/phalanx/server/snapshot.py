@@ -7,22 +7,28 @@ from typing import TYPE_CHECKING
 from phalanx.model.cluster import Member
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.gpus import GpuChoice
-from phalanx.model.node import NodeRecord
-from phalanx.model.plan import Ask, Quota, Request, Where
+from phalanx.model.node import ByHand, NodeRecord
+from phalanx.model.plan import Ask, Request, Where
 from phalanx.model.work import Function
 from phalanx.server.pool import Pool
+from phalanx.server.quotas import queue_of
 
 if TYPE_CHECKING:
     from phalanx.core.gang import Gang
+
+_BY_HAND: dict[str, NodeState] = {
+    ByHand.SERVING: NodeState.CORDONED, ByHand.CORDONED: NodeState.CORDONED,
+    ByHand.DRAINING: NodeState.DRAINING, ByHand.DRAINED: NodeState.DRAINED,
+}  # fmt: skip
 
 
 def node_of(record: NodeRecord, connected: bool) -> Node:
     """The planner's view of a node."""
     state, why = NodeState.UP, ""
-    if record.cordoned:
-        state, why = NodeState.CORDONED, record.cordoned
+    if record.cordoned or record.by_hand != ByHand.SERVING:
+        state, why = _BY_HAND[record.by_hand], f"by hand: {record.cordoned}" if record.cordoned else "by hand"
     if record.unschedulable:
-        state, why = NodeState.DRAINING, record.unschedulable
+        state, why = NodeState.DRAINING, f"{record.unschedulable}; {why}" if why else record.unschedulable
     if not connected:
         state, why = NodeState.DOWN, "its agent is away"
     return Node(
@@ -52,48 +58,37 @@ def where_of(function: Function) -> Where:
     )  # fmt: skip
 
 
-def queue_of(function: Function) -> str:
-    """`experimental_options={"queue": "research"}`: whose quota its nodes count against; its environment otherwise."""
-    return function.options.get("queue", "") or function.environment
-
-
-def quotas_of(configured: dict[str, dict[str, object]]) -> tuple[Quota, ...]:
-    """The configuration's `quotas`, for the planner. Without a cohort nothing is borrowed; "borrow" unset: all that others leave."""
-    return tuple(
-        Quota(name, int(str(quota["nodes"])), str(quota.get("cohort", "")), int(str(quota["borrow"])) if "borrow" in quota else None)
-        for name, quota in sorted(configured.items())
-    )
-
-
 def family_of(function: Function) -> str:
     """Functions of one name and size in other apps and earlier deploys are the same kind of work."""
     return f"{function.name}/{function.size}"
 
 
 def request_of(
-    function: Function, request_id: str, submitted_ms: int, pool: Pool | None = None, warm: bool = False, now_ms: int = 0
+    function: Function, request_id: str, submitted_ms: int, pool: Pool | None = None, warm: bool = False, now_ms: int = 0,
+    excluded: frozenset[str] = frozenset(),
 ) -> Request:
-    """A wish for one more cluster of a function."""
-    excluded = frozenset(node for node, until in pool.refused.items() if until > now_ms) if pool else frozenset()
+    """A wish for one more cluster of a function. `excluded`: nodes that its input's earlier attempts speak against."""
+    if pool is not None:
+        excluded |= {node for node, until in pool.refused.items() if until > now_ms}
+    rests = pool is not None and pool.resting_until_ms > now_ms
     return Request(
         request_id, function.size, ask_of(function), submitted_ms, queue_of(function), function.function_id, where=where_of(function),
         rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
-        not_before_ms=pool.not_before_ms if pool else 0, warm=warm, priority=priority_of(function),
+        not_before_ms=max(pool.not_before_ms, pool.resting_until_ms) if pool else 0, warm=warm,
+        backoff_why=pool.resting_for if pool and rests else "", priority=priority_of(function),
     )  # fmt: skip
 
 
 def is_spent(gang: Gang, function: Function) -> bool:
     """Single use, and its input is decided: it is about to leave by itself, no place for another input and no idle cluster."""
-    return function.single_use and gang.has_had_inputs
+    return function.single_use and gang.took_inputs and not gang.open
 
 
 def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:
     """What a gang has of its nodes, until nothing of it remains."""
-    gpus = 0
-    if not gang.assignment.clustered and function.gpus:
-        gpus = int(str(function.gpus[gang.assignment.gpu_choice][1]))
+    gpus = int(str(function.gpus[gang.assignment.gpu_choice][1])) if function.gpus else 0
     return Hold(
         gang.assignment.cluster_id, tuple(m.node_id for m in members), gang.assignment.clustered, function.cpu_milli,
         function.memory_mib, gpus, since_ms=gang.assignment.created_ms, workspace=queue_of(function),
-        function_id=function.function_id, priority=priority_of(function),
+        function_id=function.function_id, priority=priority_of(function), gpu_type=gang.assignment.gpu_type,
     )  # fmt: skip

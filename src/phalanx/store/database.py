@@ -11,27 +11,32 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from phalanx.store.engine import StoreError as StoreError
+from phalanx.store.engine import engine_of, shown, url_of
+from phalanx.store.hold import Epoch, FileHold, Holder, lock_postgresql
 from phalanx.store.tables import Records
 
 SCHEMA_VERSION = 1
+BEAT_S = 5.0            # while nothing is written, the hold is looked after this often: who lost it must not go on answering
 GATHER_TURNS = 4        # of the event loop: a long poll that a unit woke changes its own records two or three turns later
 
 Write = tuple[Records, Any, tuple[Any, ...]]      # (which table, the record or None to delete, its key)
-Rows = dict[tuple[str, tuple[Any, ...]], tuple[Records, dict[str, Any] | None]]
+Row = tuple[Records, dict[str, Any] | None, tuple[Any, ...]]
 
 
 @dataclass
 class Batch:
     """What one transaction writes, each row once, and who waits for it."""
 
-    rows: Rows
+    rows: list[Row]
     waiting: list[asyncio.Future[None]]
     loop: asyncio.AbstractEventLoop
 
@@ -43,28 +48,29 @@ class Batch:
 _OTHER_VERSION = "another version of phalanx wrote the state; start that one, or choose another --state"
 
 
-class StoreError(Exception):
-    """The store can't be used, and why, for the user."""
-
-
 class Database:
-    """Rows of every registered record class. `url` is an SQLAlchemy URL: sqlite:///FILE by default."""
+    """Rows of every registered record class. `url`: sqlite:///FILE, or postgresql://…; `me`: who holds it, for a second one to be told.
 
-    def __init__(self, url: str, record_classes: Iterable[type], durability: str = "full") -> None:
+    Raises StoreError: held by another control plane, out of reach, of another version.
+    """
+
+    def __init__(self, url: str, record_classes: Iterable[type], durability: str = "full", me: Holder | None = None) -> None:
         self._metadata = sa.MetaData()
         self.records = {record_class: Records(record_class, self._metadata) for record_class in record_classes}
-        self._engine = sa.create_engine(url)
-        if self._engine.dialect.name == "sqlite":
-            sa.event.listen(self._engine, "connect", _sqlite_settings(durability))
+        self._epoch = Epoch(self._metadata)
+        self._url = url_of(url)
+        self._engine = engine_of(self._url, durability)
         self._insert: Any = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
-        self._gathered: dict[tuple[str, tuple[Any, ...]], tuple[Records, Any]] = {}
+        self._gathered: dict[tuple[str, tuple[Any, ...]], Write] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._loop: asyncio.AbstractEventLoop
         self._latest: asyncio.Future[None] | None = None
         self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._upserts: dict[str, Any] = {}
         self._failed: BaseException | None = None
-        self._create()
+        self._file: FileHold | None = None
+        self.lost: Callable[[BaseException], None] = lambda error: None     # called in the writer's thread, when a beat fails
+        self._open(me or Holder.me())
         self._thread = threading.Thread(target=self._write, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -85,14 +91,14 @@ class Database:
         Whoever changes a record commits without an await in between (server/unit.py), so at that moment no unit is half done.
         """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
         is_first = not self._waiting
         if is_first:
             self._latest, self._loop = loop.create_future(), loop       # the batch's own, which no waiter can cancel
             self._waiting.append(self._latest)
-        for records, record, key in writes:
-            self._gathered[records.name, key] = (records, record)
+        done: asyncio.Future[None] = loop.create_future()
         self._waiting.append(done)
+        for write in writes:
+            self._gathered[write[0].name, write[2]] = write
         if is_first:
             self._hand_over_later(loop, GATHER_TURNS)
         return done
@@ -109,7 +115,7 @@ class Database:
         self._hand_over()
         self._queue.put(None)
         self._thread.join()
-        self._engine.dispose()
+        self._let_go()
 
     def _hand_over_later(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
         if turns == 0:
@@ -123,23 +129,53 @@ class Database:
         gathered, waiting = self._gathered, self._waiting
         self._gathered, self._waiting = {}, []
         try:
-            rows: Rows = {at: (records, records.row(record) if record is not None else None) for at, (records, record) in gathered.items()}
+            rows = [(records, records.row(record) if record is not None else None, key) for records, record, key in gathered.values()]
         except (TypeError, ValueError) as error:    # a value without a form in the store: memory is ahead of it from here on
             _tell(waiting, StoreError(f"could not commit: {error}"))
             return
         self._queue.put(Batch(rows, waiting, self._loop))
 
-    def _create(self) -> None:
-        self._metadata.create_all(self._engine)
-        with self._engine.begin() as connection:
+    def _open(self, me: Holder) -> None:
+        """Hold it, then make or upgrade its tables."""
+        what = f"the database {shown(self._url)}"
+        try:
+            if self._url.get_backend_name() == "sqlite":
+                path = Path(self._url.database or "").resolve()
+                self._file = FileHold(path.with_name(path.name + ".lock"), what, me)
+            self._connection = self._engine.connect()       # the one that writes; the lock is its own, and it is never opened again
+            if self._engine.dialect.name == "postgresql":
+                with self._connection.begin():
+                    lock_postgresql(self._connection, what, self._epoch)
+            self._create(me)
+        except sa.exc.OperationalError as error:
+            self._let_go()
+            raise StoreError(f"{what} can't be used: {str(error.orig).strip()}") from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        self._engine.dispose()
+        connection = getattr(self, "_connection", None)
+        if connection is not None:
+            connection.invalidate()     # closes it, in whatever state it is, rather than keep it for another use
+            connection.close()
+        if self._file is not None:
+            self._file.release()
+
+    def _create(self, me: Holder) -> None:
+        with self._connection.begin():
+            connection = self._connection
             connection.execute(sa.text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)"))
             version = connection.execute(sa.text("SELECT version FROM schema_version")).scalar()
             if version is None:
                 connection.execute(sa.text("INSERT INTO schema_version (version) VALUES (:v)"), {"v": SCHEMA_VERSION})
             elif version != SCHEMA_VERSION:
                 raise StoreError(f"the state has schema {version}, this version of phalanx has {SCHEMA_VERSION}: {_OTHER_VERSION}")
+            self._metadata.create_all(connection)
             for records in self.records.values():
                 self._upgrade(connection, records)
+            self._epoch.take(connection, me)
 
     def _upgrade(self, connection: sa.Connection, records: Records) -> None:
         """Give a table of an earlier version the columns that its records have since; old rows get the field's default."""
@@ -160,36 +196,58 @@ class Database:
     def _write(self) -> None:
         closing = False
         while not closing:
-            handed = [self._queue.get()]
+            try:
+                handed = [self._queue.get(timeout=BEAT_S)]
+            except queue.Empty:
+                self._beat()
+                continue
             while not self._queue.empty():
                 handed.append(self._queue.get())
             closing = None in handed
-            batches = [batch for batch in handed if batch is not None]
-            rows = {at: row for batch in batches for at, row in batch.rows.items()}     # the later ones last
-            try:
-                if self._failed is not None:
-                    raise self._failed
-                with self._engine.begin() as connection:
-                    self._apply(connection, rows)
-            except BaseException as error:  # whatever it is: nothing may be acknowledged after it
-                self._failed = error
-                for batch in batches:
-                    batch.done(StoreError(f"could not commit: {error}"))
-            else:
-                for batch in batches:
-                    batch.done(None)
+            self._write_batches([batch for batch in handed if batch is not None])
 
-    def _apply(self, connection: sa.Connection, rows: Rows) -> None:
-        """One statement for all rows of a table: most of a row's cost is the statement's."""
-        changed: dict[str, tuple[Records, list[dict[str, Any]]]] = {}
-        for (name, key), (records, row) in rows.items():
-            if row is None:
-                same_key = (records.table.c[column] == value for column, value in zip(records.key, key, strict=True))
-                connection.execute(sa.delete(records.table).where(*same_key))
-            else:
-                changed.setdefault(name, (records, []))[1].append(row)
-        for records, table in changed.values():
-            connection.execute(self._upsert(records), table)
+    def _write_batches(self, batches: list[Batch]) -> None:
+        """All units or none. After a failure none ever again: nobody knows what of it is on disk, and the next process reads it there."""
+        try:
+            if self._failed is not None:
+                raise self._failed
+            if batches:
+                self._transact([row for batch in batches for row in batch.rows])
+        except BaseException as error:  # whatever it is: nothing may be acknowledged after it
+            self._failed = error
+            for batch in batches:
+                batch.done(StoreError(f"could not commit: {error}"))
+        else:
+            for batch in batches:
+                batch.done(None)
+
+    def _beat(self) -> None:
+        if self._failed is not None:
+            return
+        try:
+            self._transact([])
+        except BaseException as error:
+            self._failed = error
+            self.lost(error)
+
+    def _transact(self, writes: list[Row]) -> None:
+        with self._connection.begin():
+            self._apply(writes)
+            self._epoch.check(self._connection)
+
+    def _apply(self, writes: list[Row]) -> None:
+        """The last write of each row is what counts, so each row is written once, and each table by one statement for many rows."""
+        last: dict[str, dict[tuple[Any, ...], Row]] = {}
+        for write in writes:
+            last.setdefault(write[0].name, {})[write[2]] = write
+        for by_key in last.values():
+            records = next(iter(by_key.values()))[0]
+            if rows := [row for _, row, _ in by_key.values() if row is not None]:
+                self._connection.execute(self._upsert(records), rows)
+            if gone := [key for _, row, key in by_key.values() if row is None]:
+                same_key = (records.table.c[name] == sa.bindparam(f"key_{name}") for name in records.key)
+                names = [f"key_{name}" for name in records.key]
+                self._connection.execute(sa.delete(records.table).where(*same_key), [dict(zip(names, key, strict=True)) for key in gone])
 
     def _upsert(self, records: Records) -> Any:
         if records.name not in self._upserts:
@@ -209,14 +267,3 @@ def _tell(waiting: list[asyncio.Future[None]], error: StoreError | None) -> None
             done.set_result(None)
         else:
             done.set_exception(error)
-
-
-def _sqlite_settings(durability: str) -> Any:
-    def connected(connection: Any, _: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute(f"PRAGMA synchronous={'FULL' if durability == 'full' else 'NORMAL'}")
-        cursor.execute("PRAGMA busy_timeout=10000")
-        cursor.close()
-
-    return connected

@@ -1,0 +1,195 @@
+"""Users: each makes an app, calls its functions, waits for the results as the client does, changes his mind, or goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpclib.exceptions import GRPCError
+from modal_proto import api_pb2
+
+from phalanx.model.caller import Caller
+from phalanx.server.clients import OWN_PYTHON
+from tests.weather.lives import begin
+from tests.weather.plane import MODAL, Away
+from tests.weather.truth import CallTruth
+
+BEAT_S = 15.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one rank does with one attempt at an input."""
+
+    seconds: float
+    end: str                    # ok, raise, exit, segv, oom
+    stubborn: bool = False      # hears no signal
+    cleanup_s: float = 0.0      # after an interrupt
+
+
+@dataclass
+class WeatherFunction:
+    name: str
+    seed: str
+    size: int
+    clustered: bool
+    timeout_s: int
+    retries: int
+    concurrent: int = 1
+    trouble: float = 0.0        # probability that an attempt fails by its own fault
+    function_id: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        kind = f"size {self.size}" if self.clustered else f"plain, {self.concurrent} inputs"
+        return f"{self.name}: {kind}, {self.retries} retries, timeout {self.timeout_s} s"
+
+    def program(self, input_id: str, retry: int, rank: int, size: int) -> Program:
+        """The same for all ranks of an attempt, but for who fails."""
+        dice = random.Random(f"{self.seed} {input_id} {retry}")
+        seconds = min(dice.lognormvariate(4.0, 1.5), self.timeout_s * 0.5)
+        slow, stubborn = dice.random() < 0.05, dice.random() < 0.03
+        cleanup_s = dice.choice([0.0, 0.5, 10.0, 100.0])
+        if dice.random() >= self.trouble:
+            late = rank > 0 and dice.random() < 0.1
+            return Program(seconds * (1.3 if late else 1.0), "ok", stubborn, cleanup_s)
+        culprit, end = dice.randrange(size), dice.choice(["raise", "exit", "segv", "oom", "hang"])
+        if end == "hang":
+            return Program(self.timeout_s * 100.0, "ok", stubborn, cleanup_s)
+        if rank == culprit:
+            return Program(seconds * dice.uniform(0.1, 1), end, stubborn, cleanup_s)
+        return Program(self.timeout_s * 100.0 if slow or size > 1 else seconds, "ok", stubborn, cleanup_s)
+
+    def hangs(self, input_id: str, retry: int) -> bool:
+        """Does this attempt run out of its time by itself?"""
+        programs = [self.program(input_id, retry, rank, self.size) for rank in range(self.size)]
+        return any(program.seconds >= self.timeout_s for program in programs)
+
+
+class Person:
+    def __init__(self, world: Any, number: int) -> None:
+        self.world, self.number = world, number
+        self.random = random.Random(f"{world.seed} person {number}")
+        self._keys = 0
+        self._functions = 0
+
+    async def live(self) -> None:
+        """One app after the other, until the day is over."""
+        while not self.world.is_evening:
+            await self._session()
+            await asyncio.sleep(self.random.expovariate(1 / self.world.think_s))
+
+    async def ask(self, name: str, request: Any, idempotent: bool = True) -> Any:
+        """Until it is answered, as the stock client in front of a front: with one idempotency key."""
+        self._keys += 1
+        key = f"person-{self.number}-{self._keys}" if idempotent else ""
+        caller = Caller(self.world.config.token_id, client_version=MODAL, python_version=OWN_PYTHON, idempotency_key=key)
+        while True:
+            try:
+                return await self.world.plane.rpc(caller, name, request)
+            except Away:
+                await asyncio.sleep(self.random.uniform(0.1, 1.5))
+
+    # ------------------------------------------------------------ one app
+
+    async def _session(self) -> None:
+        dice, truth = self.random, self.world.truth
+        request = api_pb2.AppCreateRequest(description="weather", app_state=api_pb2.APP_STATE_DETACHED)
+        app_id = (await self.ask("AppCreate", request)).app_id
+        beating = begin(self._beat(app_id))
+        try:
+            functions = [await self._function(app_id) for _ in range(dice.randint(1, 2))]
+            calls: list[CallTruth] = []
+            waits = []
+            for _ in range(dice.randint(1, self.world.calls_each)):
+                call = await self._call(dice.choice(functions))
+                calls.append(call)
+                waits.append(begin(self._wait(call)))
+                if dice.random() < self.world.change_mind:
+                    waits.append(begin(self._cancel_later(call)))
+                await asyncio.sleep(dice.expovariate(1 / 60))
+            if dice.random() < self.world.change_mind:
+                await asyncio.sleep(dice.expovariate(1 / 600))
+                for call in calls:
+                    call.may_be_terminated = True
+                request = api_pb2.AppStopRequest(app_id=app_id, source=api_pb2.APP_STOP_SOURCE_CLI)
+                await self.ask("AppStop", request)
+                truth.counts["apps stopped"] += 1
+            await asyncio.gather(*waits)
+        finally:
+            beating.cancel()
+        await self.ask("AppClientDisconnect", api_pb2.AppClientDisconnectRequest(app_id=app_id))
+        truth.counts["apps"] += 1
+
+    async def _beat(self, app_id: str) -> None:
+        while True:
+            await self.ask("AppHeartbeat", api_pb2.AppHeartbeatRequest(app_id=app_id), idempotent=False)
+            await asyncio.sleep(BEAT_S)
+
+    async def _function(self, app_id: str) -> WeatherFunction:
+        dice = self.random
+        self._functions += 1
+        clustered = dice.random() < 0.7
+        function = WeatherFunction(
+            f"f{self.number}-{self._functions}", f"{self.world.seed}", dice.randint(1, self.world.largest) if clustered else 1, clustered,
+            dice.choice([60, 600, 3600, 7200]), dice.choice([0, 0, 1, 3]), concurrent=1 if clustered else dice.choice([1, 1, 4]),
+            trouble=dice.choice([0.0, 0.1, 0.5]),
+        )  # fmt: skip
+        definition = api_pb2.Function(
+            module_name="weather", function_name=function.name, function_type=api_pb2.Function.FUNCTION_TYPE_FUNCTION,
+            timeout_secs=function.timeout_s,
+            retry_policy=api_pb2.FunctionRetryPolicy(
+                retries=function.retries, initial_delay_ms=1000, backoff_coefficient=2.0, max_delay_ms=60_000),
+        )  # fmt: skip
+        if clustered:
+            definition._experimental_group_size = function.size
+            definition.i6pn_enabled = True
+            definition.resources.gpu_config.gpu_type, definition.resources.gpu_config.count = "H100", 8
+        if function.concurrent > 1:
+            definition.max_concurrent_inputs = definition.target_concurrent_inputs = function.concurrent
+        if dice.random() < 0.3:
+            definition.task_idle_timeout_secs = dice.choice([2, 600])
+        self.world.functions[function.name] = function
+        request = api_pb2.FunctionCreateRequest(app_id=app_id, function=definition)
+        function.function_id = (await self.ask("FunctionCreate", request)).function_id
+        return function
+
+    async def _call(self, function: WeatherFunction) -> CallTruth:
+        count = 1 if self.random.random() < 0.7 else self.random.randint(2, 8)
+        arguments = [f"{function.name} {self._keys} {n}".encode() for n in range(count)]
+        items = [api_pb2.FunctionPutInputsItem(idx=n, input=api_pb2.FunctionInput(args=args)) for n, args in enumerate(arguments)]
+        request = api_pb2.FunctionMapRequest(
+            function_id=function.function_id, pipelined_inputs=items,
+            function_call_type=api_pb2.FUNCTION_CALL_TYPE_UNARY if count == 1 else api_pb2.FUNCTION_CALL_TYPE_MAP,
+            function_call_invocation_type=api_pb2.FUNCTION_CALL_INVOCATION_TYPE_SYNC,
+        )  # fmt: skip
+        call_id = (await self.ask("FunctionMap", request)).function_call_id
+        call = self.world.truth.calls[call_id] = CallTruth(call_id, function, arguments)
+        if count > 1:
+            finish = api_pb2.FunctionFinishInputsRequest(function_call_id=call_id, num_inputs=count)
+            await self.ask("FunctionFinishInputs", finish)
+        return call
+
+    async def _wait(self, call: CallTruth) -> None:
+        """Poll for outputs, from the last one seen."""
+        last = "0-0"
+        while len(call.got) < len(call.arguments):
+            request = api_pb2.FunctionGetOutputsRequest(function_call_id=call.call_id, timeout=55, last_entry_id=last, max_values=100)
+            response = await self.ask("FunctionGetOutputs", request, idempotent=False)
+            for item in response.outputs:
+                self.world.truth.got(call, item)
+            last = response.last_entry_id
+        del self.world.truth.calls[call.call_id]
+
+    async def _cancel_later(self, call: CallTruth) -> None:
+        await asyncio.sleep(self.random.expovariate(1 / 300))
+        call.may_be_terminated = True
+        terminate = self.random.random() < 0.3
+        request = api_pb2.FunctionCallCancelRequest(function_call_id=call.call_id, terminate_containers=terminate)
+        try:
+            await self.ask("FunctionCallCancel", request)
+            self.world.truth.counts["calls cancelled"] += 1
+        except GRPCError as error:
+            self.world.truth.say_wrong(f"{call.call_id} can't be cancelled: {error.message}")

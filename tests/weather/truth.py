@@ -1,0 +1,251 @@
+"""What really happened in a simulated world, and the rules that hold whatever did (design, Rules that always hold).
+
+Told by ranks and people as it happens, and by the store at every transaction; `wrong` collects what should not be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from modal_proto import api_pb2
+
+from phalanx.model.cluster import MemberState, Phase
+from phalanx.model.work import CallState, InputState
+from tests.weather.ranks import expected
+from tests.weather.rows import Changes
+
+Result = api_pb2.GenericResult
+MEANT = (MemberState.IMPORTING, MemberState.READY)
+RUNS = (*MEANT, MemberState.EXITED)
+EXCUSES = ("cut", "stalled")        # an attempt that met one of these may have run out of time by no fault of its own
+
+
+@dataclass
+class CallTruth:
+    """One acknowledged call."""
+
+    call_id: str
+    function: Any
+    arguments: list[bytes]
+    may_be_terminated: bool = False     # somebody cancelled it, or stopped what it needs
+    got: dict[int, Any] = field(default_factory=dict)       # idx -> GenericResult
+
+
+class Truth:
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.wrong: list[str] = []
+        self.calls: dict[str, CallTruth] = {}
+        self.faults: dict[str, set[int]] = defaultdict(set)             # input id -> assignments in which its program failed
+        self.hangs: dict[str, set[int]] = defaultdict(set)              # input id -> assignments in which it never ends by itself
+        self.import_faults: dict[str, int] = defaultdict(int)           # function name -> containers that failed before an input
+        self.infra_of: dict[int, list[str]] = defaultdict(list)         # assignment -> what hit it
+        self.returns: dict[str, set[int]] = defaultdict(set)            # input id -> assignments whose rank 0 returned
+        self.alive: dict[str, dict[Any, Any]] = defaultdict(dict)       # host name -> rank objects
+        self.running: dict[str, dict[Any, int]] = defaultdict(dict)     # input id -> rank object -> assignment
+        self.holders: dict[str, dict[int, bool]] = defaultdict(dict)    # node id -> assignments not ended -> whole
+        self.counts: dict[str, int] = defaultdict(int)
+
+    def say_wrong(self, sentence: str) -> None:
+        at = self.world.loop.time()
+        self.wrong.append(f"{int(at // 3600)} h {int(at % 3600)} s: {sentence}")
+
+    # ------------------------------------------------------------ what ranks say
+
+    def process_began(self, rank: Any) -> None:
+        others = [r for r in self.alive[rank.host.name] if r.spec.assignment != rank.spec.assignment]
+        if others and (rank.function.clustered or any(other.function.clustered for other in others)):
+            self.say_wrong(
+                f"{rank.host.name} runs rank {rank.spec.rank} of assignment {rank.spec.assignment} beside assignment "
+                f"{others[0].spec.assignment}: a whole node is one cluster's alone")
+        self.alive[rank.host.name][rank] = True
+        self.counts["processes"] += 1
+
+    def process_ended(self, rank: Any) -> None:
+        self.alive[rank.host.name].pop(rank, None)
+
+    def user_code_began(self, rank: Any) -> None:
+        """The first barrier let it through: the gang is running, in the store."""
+        row = self._rows("assignment").get((rank.spec.assignment,))
+        if row is not None and row["phase"] in (Phase.PREPARING, Phase.STARTING):
+            self.say_wrong(f"user code of assignment {rank.spec.assignment} began while the store has it {row['phase']}")
+
+    def cluster_hello(self, rank: Any, hello: Any) -> None:
+        if hello.cluster_rank != rank.spec.rank or hello.container_ips[rank.spec.rank] != rank.spec.ipv6:
+            self.say_wrong(f"rank {rank.spec.rank} was told to be {hello.cluster_rank} of {list(hello.container_ips)}")
+        if len(set(hello.container_ips)) != rank.size:
+            self.say_wrong(f"assignment {rank.spec.assignment} of {rank.size} has the addresses {list(hello.container_ips)}")
+
+    def input_began(self, rank: Any, item: Any) -> int:
+        number = rank.spec.assignment
+        for other, assignment in self.running[item.input_id].items():
+            if assignment != number:
+                self.say_wrong(f"input {item.input_id} runs in assignment {number} while {assignment} runs it on {other.host.name}")
+        self.running[item.input_id][rank] = number
+        if rank.function.hangs(item.input_id, item.retry_count):
+            self.hangs[item.input_id].add(number)
+        self.counts["deliveries"] += 1
+        return number
+
+    def input_left(self, rank: Any, item: Any) -> None:
+        self.running[item.input_id].pop(rank, None)
+
+    def user_fault(self, rank: Any, input_id: str, kind: str) -> None:
+        self.counts[f"user {kind}"] += 1
+        if input_id:
+            self.faults[input_id].add(rank.spec.assignment)
+            for other in rank.open_inputs:      # a process that dies takes all of them with it
+                self.faults[other].add(rank.spec.assignment)
+        else:
+            self.import_faults[rank.function.name] += 1
+            self.infra(rank.spec.assignment, "import")
+
+    def returned(self, rank: Any, item: Any) -> None:
+        if rank.spec.rank == 0:
+            self.returns[item.input_id].add(rank.spec.assignment)
+
+    def infra(self, assignment: int, what: str) -> None:
+        self.infra_of[assignment].append(what)
+        self.counts[what] += 1
+
+    # ------------------------------------------------------------ what people get
+
+    def got(self, call: CallTruth, item: Any) -> None:
+        """An output as the client received it."""
+        if item.idx in call.got:
+            self.say_wrong(f"{call.call_id} got output {item.idx} twice")
+        call.got[item.idx] = item.result
+        result, function = item.result, call.function
+        what = f"{call.call_id} ({function}) output {item.idx} of {item.input_id}"
+        self.counts[f"outputs {Result.GenericStatus.Name(result.status)[15:].lower()}"] += 1
+        faults = len(self.faults[item.input_id] | self.hangs[item.input_id])
+        match result.status:
+            case Result.GENERIC_STATUS_SUCCESS:
+                if result.data != expected(call.arguments[item.idx]):
+                    self.say_wrong(f"{what} is {result.data!r}")
+                if not self.returns[item.input_id]:
+                    self.say_wrong(f"{what} succeeded, and no rank 0 returned it")
+            case Result.GENERIC_STATUS_TERMINATED:
+                if not call.may_be_terminated:
+                    self.say_wrong(f"{what} was terminated, and nobody asked for that: {result.exception}")
+            case Result.GENERIC_STATUS_INTERNAL_FAILURE:
+                budget = self.world.infra_budget
+                row = self._rows("input").get((item.input_id,))
+                if row is not None and row["infra_failures"] <= budget:
+                    self.say_wrong(f"{what} was given up after {row['infra_failures']} restarts of {budget}: {result.exception}")
+            case _:
+                if faults <= function.retries and not self.import_faults[function.name]:
+                    self.say_wrong(
+                        f"{what} failed as the user's, with {function.retries} retries and {faults} attempts that did: {result.exception}")
+
+    # ------------------------------------------------------------ what the store says
+
+    def committed(self, changes: Changes) -> None:
+        assignments: dict[int, None] = {}
+        for table, key, old, new in changes:
+            match table:
+                case "assignment" | "member":
+                    assignments[key[0]] = None
+                    if table == "assignment":
+                        self._assignment(key[0], old, new)
+                case "input":
+                    self._input(key[0], old, new)
+                case "output":
+                    self._output(key[0], old, new)
+                case "call" if old is not None and new is not None and old["state"] == CallState.DONE and new["state"] != CallState.DONE:
+                    self.say_wrong(f"call {key[0]} was done and is {new['state']}")
+        for number in assignments:
+            self._all_or_nothing(number)
+
+    def _rows(self, table: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+        return self.world.plane.rows.tables.get(table, {})  # type: ignore[no-any-return]
+
+    def _members(self, number: int) -> list[dict[str, Any]]:
+        row = self._rows("assignment").get((number,))
+        members = self._rows("member")
+        return [members[number, rank] for rank in range(row["size"]) if (number, rank) in members] if row else []
+
+    def _assignment(self, number: int, old: Any, new: Any) -> None:
+        if new is None:
+            return
+        if old is not None and old["phase"] == Phase.ENDED and new["phase"] != Phase.ENDED:
+            self.say_wrong(f"assignment {number} had ended and is {new['phase']}")
+        members = self._members(number)
+        if new["phase"] == Phase.ENDED:
+            for member in members:
+                self.holders[member["node_id"]].pop(number, None)
+            return
+        if len(members) != new["size"]:
+            self.say_wrong(f"assignment {number} of {new['size']} has {len(members)} members in the store")
+        for member in members:
+            holders = self.holders[member["node_id"]]
+            holders[number] = bool(new["clustered"])
+            if len(holders) > 1 and any(holders.values()):
+                self.say_wrong(f"{member['node_id']} is held by assignments {sorted(holders)}, one of them whole")
+
+    def _all_or_nothing(self, number: int) -> None:
+        """P0: running ranks are none or all, at every committed state."""
+        row = self._rows("assignment").get((number,))
+        if row is None:
+            return
+        states = [member["state"] for member in self._members(number)]
+        if row["phase"] == Phase.RUNNING and any(state not in RUNS for state in states):
+            self.say_wrong(f"assignment {number} is running with members {states}")
+        if row["phase"] in (Phase.PREPARING, Phase.STARTING) and any(state in MEANT for state in states):
+            self.say_wrong(f"assignment {number} is {row['phase']} with members {states}")
+
+    def _input(self, input_id: str, old: Any, new: Any) -> None:
+        if new is None:
+            return
+        if old is not None:
+            if old["state"] == InputState.DONE and new["state"] != InputState.DONE:
+                self.say_wrong(f"input {input_id} was decided and is {new['state']}")
+            if new["attempt"] < old["attempt"]:
+                self.say_wrong(f"input {input_id} went from attempt {old['attempt']} back to {new['attempt']}")
+            if new["created_ms"] != old["created_ms"]:
+                self.say_wrong(f"input {input_id} lost its place in the queue")
+            if new["user_failures"] > old["user_failures"]:
+                self._charged(input_id, old)
+            if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING:
+                self._in_order(input_id, new)
+        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + new["unpaid_restarts"]:
+            self.say_wrong(
+                f"input {input_id} is at attempt {new['attempt']} after {new['user_failures']} failures of its own and "
+                f"{new['infra_failures']} others and {new['unpaid_restarts']} that nobody paid")
+        call = self.calls.get(new["call_id"])
+        if call is not None and new["user_failures"] > call.function.retries:
+            self.say_wrong(f"input {input_id} failed {new['user_failures']} times of its own, with {call.function.retries} retries")
+
+    def import_faults_of(self, call_id: str) -> int:
+        call = self.calls.get(call_id)
+        return self.import_faults[call.function.name] if call is not None else 1
+
+    def _charged(self, input_id: str, old: Any) -> None:
+        """A failure was charged to the user's budget: it was one."""
+        if old["state"] == InputState.PENDING:      # a start that failed in import or @enter: an attempt of all that waited for it
+            if not self.import_faults_of(old["call_id"]):
+                self.say_wrong(f"input {input_id} was charged with a start of its function that no program failed")
+            return
+        number = old["assignment"]
+        verdict = json.loads(self._rows("assignment")[number,]["verdict"] or "null")
+        late = verdict is not None and verdict["cause"] == "timeout"
+        failed = number in self.faults[input_id] or (late and number in self.hangs[input_id])
+        if not failed and not any(excuse in self.infra_of[number] for excuse in EXCUSES):
+            self.say_wrong(
+                f"input {input_id} was charged with a failure in assignment {number}, where its program did not fail; "
+                f"what hit it: {self.infra_of[number]}; the verdict: {verdict and verdict['sentence']}")
+
+    def _in_order(self, input_id: str, row: Any) -> None:
+        entry = row["created_ms"], row["idx"], input_id
+        for (other_id,), other in self._rows("input").items():
+            same = other["function_id"] == row["function_id"] and other["state"] == InputState.PENDING and not other["not_before_ms"]
+            if same and (other["created_ms"], other["idx"], other_id) < entry:
+                self.say_wrong(f"input {input_id} went before {other_id}, which waits longer")
+                return
+
+    def _output(self, input_id: str, old: Any, new: Any) -> None:
+        if old is not None and new is not None and old != new:
+            self.say_wrong(f"input {input_id} was decided twice")
