@@ -204,6 +204,7 @@ class Agents(AgentsBase):
             self._server.nodes.carry_over(old, record)
             unit.put(record)
             self._sessions[facts.node_id] = session
+            self._server.planning.fleet.node_changed(facts.node_id)
             if old is not None and old.boot_id != register.boot_id:
                 rebooted.add(facts.node_id)
         # Nodes that this agent had once and no longer names are gone from the fleet.
@@ -254,6 +255,7 @@ class Agents(AgentsBase):
         for node_id in session.node_ids:
             if self._sessions.get(node_id) is session:
                 del self._sessions[node_id]
+                self._server.planning.fleet.node_changed(node_id)
         self._server.planning.soon()
 
     # ------------------------------------------------------------ reports
@@ -277,21 +279,20 @@ class Agents(AgentsBase):
         event = self._event(session, report) if report is not None else None
         if event is None:
             return
-        known = False
-
-        def change(unit: Unit) -> None:
-            nonlocal known
-            known = self._server.gangs.dispatch(unit, report.assignment, event)
-            if isinstance(event, ev.Exited) and report.unkillable:
-                self._set_aside(unit, session, report)
-
         if isinstance(event, ev.Exited):
             await self._server.logs.ended(report.assignment, report.rank)
-        await self._server.act(change)
+        # Nobody waits for the disk: units are committed in the order of the reports, and what follows from one follows its commit.
+        self._server.act(lambda unit: self._apply(unit, session, report, event))
+
+    def _apply(self, unit: Unit, session: Session, report: Any, event: ev.Event) -> None:
+        known = self._server.gangs.dispatch(unit, report.assignment, event)
+        if isinstance(event, ev.Exited) and report.unkillable:
+            self._set_aside(unit, session, report)
         member = self._server.world[Member].get((report.assignment, report.rank))
         done_with = not known or (member is not None and member.state == MemberState.RELEASED)    # over, or its node had been given up
         if done_with and not isinstance(event, ev.Released):   # it may go
-            session.outgoing.put_nowait(pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank)))
+            release = pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank))
+            unit.after(lambda: session.outgoing.put_nowait(release))
 
     def _set_aside(self, unit: Unit, session: Session, report: pb.Exited) -> None:
         """A container that SIGKILL does not end: it counts as ended, and nothing more starts on its node."""
