@@ -141,5 +141,5 @@ class _FirstBytes(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_protocol(protocol)
-        protocol.connection_made(Corked(self._transport) if isinstance(protocol, H2Protocol) else self._transport)  # type: ignore[arg-type]
+        protocol.connection_made(self._transport)
         protocol.data_received(self._buffer)

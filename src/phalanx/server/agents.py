@@ -100,7 +100,8 @@ class Agents(AgentsBase):
         a, r = member.assignment, member.rank
         match instruction:
             case ev.Start():
-                self._send(member.node_id, self._peers(gang))
+                if self._is_first_there(gang, member):
+                    self._send(member.node_id, self._peers(gang))
                 message = pb.ToAgent(start=pb.Start(assignment=a, rank=r))
             case ev.CheckPeers(_, addresses):
                 message = pb.ToAgent(check_peers=pb.CheckPeers(assignment=a, rank=r, addresses=addresses))
@@ -111,6 +112,11 @@ class Agents(AgentsBase):
             case _:
                 raise TypeError(f"{instruction} is not for an agent")
         self._send(member.node_id, message)
+
+    def _is_first_there(self, gang: Gang, member: Member) -> bool:
+        """Of a gang's members with one agent: what is for all of them is said once, before the first of them starts."""
+        session = self._sessions.get(member.node_id)
+        return next((m for m in gang.members if self._sessions.get(m.node_id) is session), member) is member
 
     def _peers(self, gang: Gang) -> pb.ToAgent:
         """Where all its ranks are: their agents heartbeat each other (design rule 3)."""
