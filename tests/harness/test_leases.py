@@ -314,6 +314,8 @@ def test_case_74_a_rank_that_can_not_be_killed_sets_its_node_aside_and_the_gang_
     node = control_plane.server.world[NodeRecord]["a-0"]
     assert node.unschedulable.startswith("UNKILLABLE: ta-") and "process 4711 had not ended" in node.unschedulable
     assert control_plane.server.world[Member][(1, 0)].state == MemberState.RELEASED
+    until(lambda: spare.ran)
+    assert {member.node_id for member in gang_of(control_plane).members} == {"b-0", "c-0"}
 
 
 def test_two_agents_can_not_have_the_same_nodes(control_plane: ControlPlane, fleet: Fleet) -> None:
