@@ -46,6 +46,10 @@ class Leases:
             crew = _crew_file(container)
             if crew.exists():
                 self._take(container.spec.assignment, json.loads(crew.read_text()))
+            else:
+                self.lease.take(container.spec.assignment, self._crew_of_our_own(self._of(container.spec.assignment)))
+            if container.until_ms:
+                self.lease.allow(container.spec.assignment, container.until_ms)
 
     def welcomed(self, welcome: agent_pb2.Welcome, registered_ms: int) -> None:
         """The server answered what was registered then, and says the limits."""
