@@ -251,7 +251,7 @@ def test_a_function_whose_starts_crash_three_times_rests_and_says_why(control_pl
     call_id = caller.call(function_id)
     planning = control_plane.server.planning
     ((_, reason),) = until(lambda: control_plane.call(planning.waiting))
-    assert reason.code == "backoff" and reason.text("why").startswith("its last 3 starts failed in import or @enter, on node-")
+    assert reason.code == "backoff" and reason.text("why").startswith("its last 3 starts failed before they took an input, on node-")
     assert len(nodes.starts()) == starts
     nodes.on_import = go_on
     control_plane.advance(1_100)
