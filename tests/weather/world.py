@@ -14,7 +14,8 @@ import pytest
 from phalanx.config import Config
 from phalanx.model.cluster import Phase
 from phalanx.server.clients import OWN_PYTHON
-from phalanx.server.world import RECORD_CLASSES, World as Records
+from phalanx.server.world import RECORD_CLASSES
+from phalanx.server.world import World as Records
 from tests.weather.faults import FAULTS, Fault
 from tests.weather.lives import begin, task_factory
 from tests.weather.machines import Host, Shim, patch_node

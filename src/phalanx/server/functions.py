@@ -13,13 +13,11 @@ from phalanx.core.validate import Rules, complaints, scaling_complaints
 from phalanx.model.app import App, Class, Image, Mount
 from phalanx.model.cluster import Member, MemberState
 from phalanx.model.fleet import Node
-from phalanx.model.node import NodeRecord
 from phalanx.model.refusal import Refusal, RefusalKind, invalid, not_found
 from phalanx.model.work import Call, CallState, Function, Input, InputState
 from phalanx.server import definition
 from phalanx.server.clients import OWN_PYTHON, ClientPackage
 from phalanx.server.definition import Asked
-from phalanx.server.snapshot import node_of
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -189,7 +187,7 @@ class Functions:
 
     def fleet(self) -> tuple[Node, ...]:
         """Every node that was not removed, down ones too."""
-        return tuple(node_of(record, connected=True) for record in self._server.world[NodeRecord].values() if not record.removed)
+        return self._server.planning.fleet.facts()
 
     def _of_app(self, function_id: str, app_id: str) -> None:
         if self._functions[function_id].app_id != app_id:

@@ -18,6 +18,7 @@ from phalanx.model.node import NodeRecord
 from phalanx.paths import Paths
 from phalanx.server.agents import Agents
 from phalanx.server.apps import Apps
+from phalanx.server.arguments import Arguments
 from phalanx.server.bugs import Bugs
 from phalanx.server.calls import Calls
 from phalanx.server.clients import Clients
@@ -80,6 +81,7 @@ class Server:
         self.agents = Agents(self)
         self.leases = Leases(self)
         self.apps = Apps(self)
+        self.arguments = Arguments(self)
         self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
         self.clients = Clients(paths.clients)
@@ -110,6 +112,7 @@ class Server:
         self.logs.load()
         self.retentions.load()
         self.purging.start()
+        self.planning.load()
         self.planning.soon()
 
     def close(self) -> None:
