@@ -61,6 +61,7 @@ class Purging:
                 return
             try:
                 await self._server.act(self._apps)
+                await self._server.act(self._secrets)
                 while self._is_more():
                     await self._server.act(self._calls)
                 await self._server.act(self._clusters)
@@ -103,11 +104,16 @@ class Purging:
         stopped = {app.app_id for app in world[App].values() if app.drained and 0 < app.stopped_ms < before}
         old = stopped - {gang.assignment.app_id for gang in self._server.gangs.running.values()}     # a node may still have to clean up
         doomed = [one for kind in (AppVersion, Class, Function) for one in world[kind].values() if one.app_id in old] if old else []
-        for record in (*doomed, *self._server.secrets.unused(before)):
+        for record in doomed:
             unit.delete(record)
         for app_id in old:
             self._server.logs.forget(unit, app_id)
             unit.delete(world[App][app_id])
+
+    def _secrets(self, unit: Unit) -> None:
+        """Those that no function names now that old apps are gone."""
+        for secret in self._server.secrets.unused(self._server.now_ms() - self.keep_ms):
+            unit.delete(secret)
 
     # ------------------------------------------------------------ calls
 
