@@ -122,6 +122,11 @@ class Agents(AgentsBase):
             peers.append(pb.Peer(rank=member.rank, node_id=member.node_id, agent_id=agent_id, address=address))
         return pb.ToAgent(peers=pb.Peers(assignment=gang.assignment.assignment, size=gang.assignment.size, peers=peers))
 
+    def ask_mark(self, member: Member, number: int) -> None:
+        """Have the agent send what the rank has written so far, and say so."""
+        mark = pb.MarkLogs(assignment=member.assignment, rank=member.rank, number=number)
+        self._send(member.node_id, pb.ToAgent(mark_logs=mark))
+
     def _send(self, node_id: str, message: pb.ToAgent) -> None:
         session = self._sessions.get(node_id)
         if session is not None:
@@ -264,6 +269,10 @@ class Agents(AgentsBase):
         if kind == "logs":
             await self._logs(session, message.logs)
             return
+        if kind == "logs_marked":
+            marked = message.logs_marked
+            self._server.log_marks.came(marked.assignment, marked.rank, marked.number)
+            return
         report = getattr(message, kind) if kind else None
         event = self._event(session, report) if report is not None else None
         if event is None:
@@ -310,7 +319,7 @@ class Agents(AgentsBase):
                 at_ms = session.clock.server_time_ms(report.boottime_ms, self._server.now_ms())
                 return ev.Exited(
                     report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started,
-                    unseen=report.unseen or bool(report.fenced))
+                    unseen=report.unseen or bool(report.fenced), told=_told(report))
             case pb.Released():
                 return ev.Released(report.rank, report.remains)
         return None
@@ -323,3 +332,9 @@ class Agents(AgentsBase):
         synced = await self._server.logs.ingest(member, logs.offset, records, logs.end_offset)
         session.outgoing.put_nowait(pb.ToAgent(ack_logs=pb.AckLogs(assignment=logs.assignment, rank=logs.rank, offset=synced)))
 
+
+def _told(exited: pb.Exited) -> bool | None:
+    """Had the server told this rank to stop before it ended? None: its shim does not say."""
+    if not exited.HasField("stopped"):
+        return None
+    return exited.stopped and not exited.fenced     # its node stopped it by itself then

@@ -21,6 +21,7 @@ from phalanx.server.failed_starts import FailedStarts
 from phalanx.server.gang_policy import policy_of
 from phalanx.server.gang_timers import GangTimers
 from phalanx.server.pool import Pool
+from phalanx.server.quotas import unknown_queue
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Gangs:
 
     def fleet_refuses(self, function: Function) -> str:
         """Why the fleet can never run this function ("can never fit: …"), or an empty string."""
-        return self._server.planning.never_fits(function)
+        return unknown_queue(function, self._server.config.quotas) or self._server.planning.never_fits(function)
 
     # ------------------------------------------------------------ instructions
 

@@ -29,6 +29,7 @@ from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.images import Images
 from phalanx.server.leases import Leases
+from phalanx.server.log_marks import LogMarks
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
@@ -90,6 +91,7 @@ class Server:
         self.images = Images(self)
         self.logins = Logins(self)
         self.logs = Logs(self)
+        self.log_marks = LogMarks(self)
         self.mounts = Mounts(self)
         self.nodes = Nodes(self)
         self.planning = Planning(self)
