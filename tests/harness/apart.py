@@ -60,9 +60,16 @@ class PlaneApart(ControlPlane):
         if self._thread is None:
             return
         self._end(signal.SIGTERM)
+        self.call(self._cancel_all)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self._thread = None
+
+    async def _cancel_all(self) -> None:
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=10) if others else None
 
     def memory_mib(self) -> float:
         assert self.process is not None
