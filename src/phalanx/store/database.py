@@ -29,8 +29,7 @@ GATHER_TURNS = 4        # of the event loop: a long poll that a unit woke change
 
 Write = tuple[Records, dict[str, Any] | None, tuple[Any, ...]]   # (which table, the row or None to delete, its key)
 
-
-Unit = tuple[list[Write], Future[None]]
+Gathered = tuple[list[Write], Future[None]]         # the writes of some units, and who is told
 
 _OTHER_VERSION = "another version of phalanx wrote the state; start that one, or choose another --state"
 
@@ -48,9 +47,10 @@ class Database:
         self._url = url_of(url)
         self._engine = engine_of(self._url, durability)
         self._insert: Any = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
-        self._gathered: list[Unit] = []
+        self._gathered: Gathered | None = None
         self._latest: Future[None] | None = None
-        self._queue: queue.SimpleQueue[list[Unit] | None] = queue.SimpleQueue()
+        self._told: asyncio.Future[None]                # the latest, in the loop
+        self._queue: queue.SimpleQueue[Gathered | None] = queue.SimpleQueue()
         self._upserts: dict[str, Any] = {}
         self._failed: BaseException | None = None
         self._file: FileHold | None = None
@@ -71,13 +71,14 @@ class Database:
 
     def commit(self, writes: list[Write]) -> asyncio.Future[None]:
         """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError."""
-        done: Future[None] = Future()
-        done.set_running_or_notify_cancel()     # who stops waiting does not stop the write, nor the writer
-        self._latest = done
-        self._gathered.append((writes, done))
-        if len(self._gathered) == 1:
+        if self._gathered is None:      # one future from thread to loop for all that is gathered: each is a wake-up, and some locks
+            done: Future[None] = Future()
+            done.set_running_or_notify_cancel()     # who stops waiting does not stop the write, nor the writer
+            self._latest, self._told = done, asyncio.wrap_future(done)
+            self._gathered = ([], done)
             self._hand_over_later(asyncio.get_running_loop(), GATHER_TURNS)
-        return asyncio.wrap_future(done)
+        self._gathered[0].extend(writes)
+        return asyncio.shield(self._told)
 
     async def caught_up(self) -> None:
         """Return once all that was taken in so far is on disk: before an answer tells what memory already knows."""
@@ -98,9 +99,9 @@ class Database:
             loop.call_soon(self._hand_over_later, loop, turns - 1)
 
     def _hand_over(self) -> None:
-        if self._gathered:
+        if self._gathered is not None:
             self._queue.put(self._gathered)
-            self._gathered = []
+            self._gathered = None
 
     def _open(self, me: Holder) -> None:
         """Hold it, then make or upgrade its tables."""
@@ -171,9 +172,9 @@ class Database:
             while not self._queue.empty():
                 handed.append(self._queue.get())
             closing = None in handed
-            self._write_batch([unit for units in handed if units is not None for unit in units])
+            self._write_batch([gathered for gathered in handed if gathered is not None])
 
-    def _write_batch(self, batch: list[Unit]) -> None:
+    def _write_batch(self, batch: list[Gathered]) -> None:
         """All units or none. After a failure none ever again: nobody knows what of it is on disk, and the next process reads it there."""
         try:
             if self._failed is not None:
