@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
@@ -29,6 +29,7 @@ PROTOCOL_VERSION = 1
 HEARTBEAT_MS = 5_000
 OUTAGE_LIMIT_MS = 15 * 60_000     # design rule 3
 LAYER_PART = 2**20
+OFFSETS = 60                      # heartbeats: five minutes
 LOST_AFTER_MS = OUTAGE_LIMIT_MS + 10_000
 
 
@@ -39,10 +40,17 @@ class Session:
         self.agent_id = agent_id
         self.node_ids = node_ids
         self.outgoing: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
-        self.clock_offset_ms = 0    # server wall clock minus the agent's boot clock, the smallest seen: least delayed
+        # Server clock minus the agent's boot clock, of the last minutes: the smallest is the least delayed one. Older ones would
+        # be wrong by what two machines' clocks drift apart, 4 s a day at 50 ppm: our own kill would look like an earlier death.
+        self._offsets_ms: deque[int] = deque(maxlen=OFFSETS)
 
-    def server_time_ms(self, boottime_ms: int) -> int:
-        return boottime_ms + self.clock_offset_ms
+    def heard_clock(self, boottime_ms: int, now_ms: int) -> None:
+        """A heartbeat said the agent's time."""
+        self._offsets_ms.append(now_ms - boottime_ms)
+
+    def server_time_ms(self, boottime_ms: int, now_ms: int) -> int:
+        """A moment of the agent's clock in the server's: not later than now, and now when nothing is known of its clock."""
+        return min(boottime_ms + min(self._offsets_ms), now_ms) if self._offsets_ms else now_ms
 
 
 class Agents(AgentsBase):
@@ -216,8 +224,7 @@ class Agents(AgentsBase):
     async def _received(self, session: Session, message: pb.FromAgent) -> None:
         kind = message.WhichOneof("message")
         if kind == "heartbeat":
-            offset = time.time_ns() // 1_000_000 - message.heartbeat.boottime_ms
-            session.clock_offset_ms = min(session.clock_offset_ms or offset, offset)
+            session.heard_clock(message.heartbeat.boottime_ms, self._server.now_ms())
             return
         if kind == "logs":
             await self._logs(session, message.logs)
@@ -253,7 +260,7 @@ class Agents(AgentsBase):
                 sentence = report.sentence
                 if report.oom_killed and report.memory_limit_mib:
                     sentence = f"limit {report.memory_limit_mib} MiB, peak {report.memory_peak_mib} MiB"
-                at_ms = session.server_time_ms(report.boottime_ms) if session.clock_offset_ms else self._server.now_ms()
+                at_ms = session.server_time_ms(report.boottime_ms, self._server.now_ms())
                 return ev.Exited(
                     report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started, report.unseen)
             case pb.Released():
