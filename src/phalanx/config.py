@@ -26,9 +26,20 @@ class Config:
     gpu: str = "any"                        # the type they say they are
     runtime: str = "auto"                   # auto, crun, runc, runsc, process
     allow_cpu_clusters: bool = False
+    database: str = ""                      # a URL; empty: SQLite in the state folder
     durability: str = "full"                # full: fsync before an answer; process: survives kill -9 only
     finish_window_ms: int = 10_000          # design rule 5
-    grace_ms: int = 30_000                  # between the interrupt and SIGKILL
+    grace_ms: int = 30_000                  # between the interrupt and SIGKILL; a function may have its own
+    lease_ms: int = 30_000                  # a node that is cut off from all others stops its ranks after this (design rule 3)
+    outage_limit_ms: int = 15 * 60_000      # a gang whose nodes reach each other goes on without the control plane for this long
+    peer_listen: str = "127.0.0.1:0"        # where an agent hears the other agents' heartbeats: the address they reach it at; 0: any port
+    retention_ms: int = 120_000             # a gang that lost a node keeps the healthy ones this long for its retry
+    queue_deadline_s: int = 0               # a call that waits longer for nodes fails with the reason; 0: never
+    quotas: dict[str, dict[str, object]] = field(default_factory=dict)     # group -> {"nodes": 8, "gpus": {"H100": 32}}
+    infra_retries: int = 16                 # restarts of one input that were not the program's fault
+    prepare_timeout_ms: int = 600_000       # for pull and prepare on every node, from placement; 0: no limit
+    hello_timeout_ms: int = 300_000         # from the start of a cluster's containers until all are up; 0: no limit
+    max_timeout_s: int = 86_400             # the longest timeout a function may ask for; 0: no limit
     extra: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -47,6 +58,10 @@ class Config:
             wanted = type(getattr(cls(), name))
             if type(value) is not wanted:
                 raise ValueError(f"{path}: {name} is {value!r}, and {_KINDS[wanted]} is wanted")
+        if (lease := values.get("lease_ms", cls.lease_ms)) < 1000:
+            raise ValueError(f"{path}: lease_ms is {lease}, and at least 1000 is wanted: nodes would stop for one late message")
+        if 0 < (outage := values.get("outage_limit_ms", cls.outage_limit_ms)) < lease:
+            raise ValueError(f"{path}: outage_limit_ms is {outage}, and at least lease_ms, {lease}, is wanted, or 0 for no limit")
         return cls(**values)
 
     def save(self, path: Path) -> None:

@@ -31,6 +31,21 @@ class Paths:
         return self.state / "phalanx.db"
 
     @property
+    def server_lock(self) -> Path:
+        """Locked by the server that writes blobs and logs here; says who that is."""
+        return self.state / "server.lock"
+
+    @property
+    def bugs(self) -> Path:
+        """Requests that ended a server by a bug."""
+        return self.state / "bugs.json"
+
+    @property
+    def backup_lock(self) -> Path:
+        """Locked while a backup copies files: what it may still name is not removed meanwhile."""
+        return self.state / "backup.lock"
+
+    @property
     def blobs(self) -> Path:
         return self.state / "blobs"
 

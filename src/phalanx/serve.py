@@ -39,8 +39,8 @@ def main() -> int:
 
 async def serve(config: Config, paths: Paths) -> int:
     """Serve until SIGTERM, SIGINT or the end of the front."""
-    loan = await borrow(paths.front_socket)   # first: two servers on one state are impossible while one front lends its sockets once
-    server = Server(config, paths)
+    server = Server(config, paths)      # holds state and database first: a second server is told who has them
+    loan = await borrow(paths.front_socket)
     http = await HttpDoor.open(server)
     doors = listener(server, http.protocol)
     server.start()

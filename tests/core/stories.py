@@ -14,10 +14,10 @@ TERMINATED = RankResult("terminated")
 class Story:
     """One gang, its clock, and everything it asked for so far."""
 
-    def __init__(self, size: int = 2, clustered: bool = True, max_inputs: int = 1) -> None:
+    def __init__(self, size: int = 2, clustered: bool = True, max_inputs: int = 1, policy: GangPolicy | None = None) -> None:
         assignment = Assignment(7, "cu-1", "ap-1", "fu-1", size, clustered, max_inputs=max_inputs)
         members = [Member(7, rank, f"ta-{rank}", f"node-{rank}") for rank in range(size)]
-        self.gang = Gang(assignment, members, [], GangPolicy())
+        self.gang = Gang(assignment, members, [], policy or GangPolicy())
         self.now = 1_000
         self.said: list[ev.Instruction] = []
 
@@ -33,6 +33,10 @@ class Story:
             answers += self.gang.handle(event, self.now)
         self.said += answers
         return answers
+
+    def again_from_rows(self) -> None:
+        """As after a restart of the server: a machine made from the records alone."""
+        self.gang = Gang(self.gang.assignment, self.gang.members, self.gang.open, self.gang.policy)
 
     def prepared(self) -> list[ev.Instruction]:
         return self.tell(ev.Placed(), *(ev.Prepared(r, f"fdaa::{r}", f"10.0.0.{r}", "") for r in self.ranks))

@@ -143,7 +143,7 @@ def test_a_rank_whose_end_nobody_saw_puts_the_input_back_in_the_queue() -> None:
 def test_a_lost_node_puts_the_input_back_in_the_queue() -> None:
     story = Story(2).working()
     story.tell(ev.NodeLost(1, "node-1 is gone"), ev.Exited(0, story.now + 5))
-    assert story.asked(ev.Decide) == [] and story.asked(ev.Requeue) == [ev.Requeue("in-1", "node-1 is gone")]
+    assert story.asked(ev.Decide) == [] and story.asked(ev.Requeue) == [ev.Requeue("in-1", "node-1 is gone", ("node-1",))]
 
 
 def test_a_failing_import_fails_what_waits_with_the_users_exception() -> None:
@@ -159,27 +159,27 @@ def test_a_plain_functions_failed_input_does_not_end_its_container() -> None:
     story = Story(1, clustered=False).working()
     answers = story.tell(ev.Put(0, "in-1", 1, FAILED))
     assert ev.Decide("in-1", 1, "failed", FAILED) in answers
-    assert story.gang.assignment.phase == Phase.RUNNING and story.gang.takes_inputs
+    assert story.gang.assignment.phase == Phase.RUNNING and story.gang.room()
 
 
 def test_inputs_go_to_all_ranks_in_one_order_and_one_is_open_at_a_time() -> None:
     story = Story(2).running()
-    assert story.gang.takes_inputs
+    assert story.gang.room()
     story.tell(ev.Delivered("in-1", 1), ev.Fetched(0, "in-1"))
-    assert not story.gang.takes_inputs
+    assert not story.gang.room()
     assert story.gang.offer(0) is None           # rank 0 is held: rank 1 has not put in-1
     offered = story.gang.offer(1)
     assert offered is not None and offered.input_id == "in-1"
     story.tell(ev.Fetched(1, "in-1"), ev.Put(0, "in-1", 1, OK))
-    assert not story.gang.takes_inputs
+    assert not story.gang.room()
     story.tell(ev.Put(1, "in-1", 1, OK))
-    assert story.gang.takes_inputs
+    assert story.gang.room()
 
 
 def test_concurrent_inputs_are_offered_in_the_same_order_on_every_rank() -> None:
     story = Story(2, max_inputs=2).running()
     story.tell(ev.Delivered("in-1", 1), ev.Delivered("in-2", 1))
-    assert not story.gang.takes_inputs
+    assert not story.gang.room()
     orders = []
     for rank in (0, 1):
         order = []

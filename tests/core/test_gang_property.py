@@ -6,12 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.core import events as ev
+from phalanx.core.gang import GangPolicy
 from phalanx.model.cluster import Cause, MemberState, Phase
 from tests.core.stories import FAILED, OK, TERMINATED, Story
 
 RANKS = st.integers(0, 2)
 INPUTS = st.sampled_from(["in-1", "in-2"])
 RESULTS = st.sampled_from([OK, FAILED, TERMINATED])
+TIMERS = ["prepare", "hello", "startup", "take", "timeout", "finish", "cancel", "drain", "linger"]
 EVENTS = st.one_of(
     st.builds(ev.Prepared, RANKS),
     st.builds(ev.PrepareRefused, RANKS, st.just("code"), st.just("no")),
@@ -25,17 +27,17 @@ EVENTS = st.one_of(
     st.builds(ev.Exited, RANKS, st.integers(0, 3000), st.integers(0, 1), st.sampled_from([0, 9]), st.booleans()),
     st.builds(ev.NodeLost, RANKS, st.just("gone")),
     st.builds(ev.Released, RANKS),
-    st.builds(ev.StopAsked, st.sampled_from([Cause.STOPPED, Cause.IDLE]), st.just(""), st.booleans()),
+    st.builds(ev.StopAsked, st.sampled_from([Cause.STOPPED, Cause.IDLE, Cause.PREEMPTED]), st.just(""), st.booleans()),
     st.builds(ev.CancelAsked, INPUTS, st.booleans()),
-    st.builds(ev.TimerFired, st.sampled_from(["finish", "cancel", "drain", "linger", "timeout", "startup"]), INPUTS, st.integers(0, 1)),
+    st.builds(ev.TimerFired, st.sampled_from(TIMERS), INPUTS, st.integers(0, 1)),
 )
 MEANT = (MemberState.IMPORTING, MemberState.READY)
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.sampled_from(["placed", "running", "working"]), st.lists(EVENTS, max_size=40), st.booleans())
-def test_any_story_keeps_the_rules_and_comes_to_an_end(begin: str, events: list[ev.Event], clustered: bool) -> None:
-    story = Story(3, clustered=clustered, max_inputs=2)
+@given(st.sampled_from(["placed", "running", "working"]), st.lists(EVENTS, max_size=40), st.booleans(), st.booleans())
+def test_any_story_keeps_the_rules_and_comes_to_an_end(begin: str, events: list[ev.Event], clustered: bool, in_step: bool) -> None:
+    story = Story(3, clustered=clustered, max_inputs=2, policy=GangPolicy(in_step=in_step))
     story.tell(ev.Placed())
     if begin != "placed":
         story.running()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.core.states import APPS, MEMBERS, PHASES, IllegalTransition, move_app
+from phalanx.core.states import APPS, MEMBERS, NODES, PHASES, IllegalTransition, move_app
 from phalanx.model.app import App, AppState
 
 DOCS = Path(__file__).parents[2] / "docs" / "states.md"
@@ -34,6 +34,10 @@ def test_the_member_table_is_the_documented_one() -> None:
 def test_the_app_table_is_the_documented_one() -> None:
     named = {(AppState(origin).name.lower(), target.name.lower()) for origin, targets in APPS.items() for target in targets}
     assert named == edges_in_docs("App")
+
+
+def test_the_node_table_is_the_documented_one() -> None:
+    assert edges(NODES) == edges_in_docs("Node")
 
 
 def test_a_stopped_app_never_runs_again() -> None:

@@ -52,6 +52,18 @@ def test_clustered_functions_in_every_way(live: Live, version: str) -> None:
         assert lines.count(f"rank {rank} enters") == lines.count(f"rank {rank} leaves") == entered
 
 
+@EVERY_CLIENT
+def test_variables_that_the_program_brings_along(live: Live, version: str) -> None:
+    ended = live.program("variables.py", version=version, FROM_HERE="well hidden")
+    plain = ended.said["plain"]
+    assert plain.pop("PYTHONPATH").endswith(":/opt/mine") and plain.pop("MODAL_TASK_ID").startswith("ta-")
+    knows_env = version not in ("1.0.5", "0.73.173")
+    assert plain == {"GREETING": "hello from env" if knows_env else "hello", "FROM_HERE": "well hidden"}
+    assert ended.said["cluster"] == "hello" and ended.out.count('## rank ["hello", "well hidden"]') == 2
+    told = "".join((live.paths.state / f"{name}.log").read_text() for name in ("server", "agent", "front", "supervisor"))
+    assert "well hidden" not in told
+
+
 def test_a_cluster_on_every_node_calls_a_plain_function(another: Callable[..., Any]) -> None:
     with another(4) as plane:
         ended = plane.program("pi.py")

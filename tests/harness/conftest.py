@@ -7,14 +7,29 @@ from typing import Any
 import pytest
 from modal.client import _Client
 
+from phalanx.config import Config
+from tests.databases import fresh_database
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import FakeFleet
 
+OVER_BOTH_DATABASES = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.full)], indirect=True)
+"""For a module whose stories are about what is kept: `pytestmark = OVER_BOTH_DATABASES`."""
+
 
 @pytest.fixture
-def control_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ControlPlane]:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The control plane's database as the configuration names it: SQLite in the state folder, unless a test asks for another."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        yield ""
+        return
+    with fresh_database(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def control_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Iterator[ControlPlane]:
     """A running control plane, and this process's own modal package pointed at it."""
-    plane = ControlPlane(tmp_path)
+    plane = ControlPlane(tmp_path, Config(durability="process", database=database))
     for name, value in plane.env.items():
         monkeypatch.setenv(name, value)
     _Client._set_env_client(None)   # the package keeps one client for the process: not that of the test before

@@ -101,7 +101,7 @@ def test_a_deploy_without_changes_is_no_new_version(control_plane: ControlPlane)
         ("@app.function(timeout=100_000)", "timeout=100000 on 'f': from 1 to 86400 seconds"),
         ('@app.function(gpu="L4:8")\n@modal.clustered(size=2, rdma=True)', "no machine with L4 has RDMA"),
         ('@app.function(image=modal.Image.debian_slim().pip_install("jax"))', "the image needs building: `RUN python -m pip install jax`"),
-        ('@app.function(secrets=[modal.Secret.from_name("s")])', "Secrets are not supported"),
+        ('@app.function(secrets=[modal.Secret.from_name("s")])', "Secrets with a name are not supported by this Phalanx server ('s'): use"),
         ("@app.function()\n@modal.fastapi_endpoint()", "web endpoints are not supported yet"),
     ],
 )

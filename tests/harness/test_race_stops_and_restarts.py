@@ -14,9 +14,12 @@ from phalanx.core import events as ev
 from phalanx.model.cluster import Assignment, Phase
 from phalanx.model.work import Call, Input, InputState
 from tests.harness.callers import Caller, Failed
+from tests.harness.conftest import OVER_BOTH_DATABASES
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import Died, FakeFleet, FakeRank
 from tests.harness.waiting import until
+
+pytestmark = OVER_BOTH_DATABASES
 
 GPUS = "H100:8"
 
@@ -149,10 +152,10 @@ def test_a_lost_node_comes_back_while_its_cluster_still_ends_and_is_told_to_clea
     until(lambda: {(r.assignment, r.rank) for r in nodes.starts("release")} == {(number, 0), (number, 1)}, timeout_s=5)
 
 
-def test_a_request_that_can_not_be_committed_ends_the_process(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_can_not_be_committed_ends_the_process(control_plane: ControlPlane) -> None:
     """Memory is ahead of the store then: going on would answer from what a restart takes back."""
-    ended: list[int] = []
-    monkeypatch.setattr("phalanx.server.server.os._exit", ended.append)
+    ended: list[bool] = []
+    control_plane.server.end_process = lambda: ended.append(True)
     caller = Caller(control_plane)
     control_plane.server.database._failed = OSError("disk full")
     with pytest.raises(GRPCError):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -172,20 +176,70 @@ def test_two_control_planes_on_one_machine_are_apart(agent, server, tmp_path):
         Paths(other_state).run.rmdir()
 
 
+# Connects to each address and port, and says what came of it.
+TRY = """
+import errno, socket
+for address, port in TARGETS:
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as s:
+        s.settimeout(5)
+        error = s.connect_ex((address, port))
+        print(errno.errorcode.get(error, 'connected'))
+"""
+
+
+def trying(*targets: tuple[str, int]) -> tuple[str, ...]:
+    return python(TRY.replace("TARGETS", repr(targets)))
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[tuple[str, str]]:
+    """Two addresses outside this machine where port 80 listens, the second where clouds have their metadata: a network namespace at the
+    end of a cable. Our own by the process id, for tests of other checkouts run at the same time."""
+    number = 4 * (os.getpid() % 16_000)
+    here, there = (str(ipaddress.ip_address("198.18.0.0") + number + n) for n in (1, 2))
+    metadata = str(ipaddress.ip_address("169.254.0.0") + number + 2)
+    code = "import socket, sys; s = socket.create_server(('', 80)); print('ready', flush=True); sys.stdin.read()"
+    end = f"phe{os.getpid() % 100_000}"
+    process = subprocess.Popen(["unshare", "-n", sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        programs.run(["ip", "-batch", "-"], f"link add {end} type veth peer name eth0 netns {process.pid}\n"
+                                            f"addr add {here}/30 dev {end}\nlink set {end} up\n")
+        programs.run(["nsenter", "-t", str(process.pid), "-n", "ip", "-batch", "-"],
+                     f"addr add {there}/30 dev eth0\naddr add {metadata}/32 dev eth0\nlink set eth0 up\n")
+        programs.run(["ip", "route", "add", metadata, "via", there])
+        Path(f"/proc/sys/net/ipv4/conf/{end}/forwarding").write_text("1")
+        yield there, metadata
+    finally:
+        process.kill()      # the cable goes with its namespace
+        process.wait()
+
+
 @on_crun
-def test_the_way_out(agent, server):
-    """A listener on the machine's own outward address is reached by masquerade, and not where the network is blocked."""
-    outward = subprocess.run(["ip", "-4", "route", "get", "1.1.1.1"], capture_output=True, text=True).stdout.split()
-    if "src" not in outward:
-        pytest.skip("this machine has no way out")
-    address = outward[outward.index("src") + 1]
-    with socket.create_server((address, 0)) as listener:
-        listener.settimeout(10)
-        code = f"import socket; s = socket.create_connection(('{address}', {listener.getsockname()[1]}), 3); print('out')"
-        server.run(1, *python(code))
-        assert server.finish(1).text() == b"out\n"
-        server.run(2, *python(code), block_network=True)
-        assert b"unreachable" in server.finish(2).text()
+def test_the_way_out(agent, server, elsewhere):
+    """What is outside is reached by masquerade, a cloud's metadata not, and nothing where the network is blocked."""
+    there, metadata = elsewhere
+    with socket.create_connection((metadata, 80), 5):
+        pass        # from the machine itself it is reached
+    server.run(1, *trying((there, 80), (metadata, 80)))
+    assert server.finish(1).text().decode().split() == ["connected", "ECONNREFUSED"]
+    server.run(2, *trying((there, 80)), block_network=True)
+    assert server.finish(2).text() == b"ENETUNREACH\n"
+
+
+@on_crun
+def test_a_container_reaches_nothing_that_its_host_listens_on(agent, server):
+    """By no address of the host: neither the bridge's, which is the container's gateway, nor the one the host has elsewhere."""
+    here = json.loads(programs.run(["ip", "-j", "addr"]))
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listener:
+        port = listener.getsockname()[1]
+        own = [address["local"] for link in here for address in link["addr_info"] if address["scope"] == "global"]
+        assert len(own) >= 2, "the bridge has one of each family"
+        server.run(1, *trying(*((address, port) for address in own)))
+        said = server.finish(1).text().decode().split()
+    assert set(said) <= {"ECONNREFUSED", "ENETUNREACH"}, dict(zip(own, said, strict=True))
+    assert "ECONNREFUSED" in said
 
 
 @pytest.mark.root

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -9,8 +8,7 @@ from phalanx.model.kept import Counter
 from phalanx.store.database import Database
 
 
-def test_a_waiter_that_gives_up_stops_neither_its_write_nor_the_next(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'rows.db'}"
+def test_a_waiter_that_gives_up_stops_neither_its_write_nor_the_next(url: str) -> None:
     database = Database(url, [Counter])
     records = database.records[Counter]
 
@@ -26,8 +24,8 @@ def test_a_waiter_that_gives_up_stops_neither_its_write_nor_the_next(tmp_path: P
     again.close()
 
 
-def test_units_of_one_moment_share_a_transaction_in_their_order(tmp_path: Path) -> None:
-    database = Database(f"sqlite:///{tmp_path / 'rows.db'}", [Counter])
+def test_units_of_one_moment_share_a_transaction_in_their_order(url: str) -> None:
+    database = Database(url, [Counter])
     records = database.records[Counter]
     transactions = []
     sa.event.listen(database._engine, "commit", lambda connection: transactions.append(connection))
@@ -52,8 +50,7 @@ def test_units_of_one_moment_share_a_transaction_in_their_order(tmp_path: Path) 
     database.close()
 
 
-def test_what_was_taken_in_is_written_before_the_end(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'rows.db'}"
+def test_what_was_taken_in_is_written_before_the_end(url: str) -> None:
     database = Database(url, [Counter])
     records = database.records[Counter]
 

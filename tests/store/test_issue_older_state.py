@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 import sqlalchemy as sa
 
-from phalanx.store.database import Database, StoreError
+from phalanx.store.database import SCHEMA_VERSION, Database, StoreError
+from phalanx.store.engine import url_of
 
 
 def _version(**fields: object) -> type:
@@ -26,30 +26,42 @@ OLD = _version()
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
+def old(url: str) -> str:
     """A store that the old version made, with one record."""
-    url = f"sqlite:///{tmp_path / 'phalanx.db'}"
     Database(url, [OLD]).close()
-    with sa.create_engine(url).begin() as connection:
-        connection.execute(sa.text("INSERT INTO thing (thing_id) VALUES ('a')"))
+    execute(url, "INSERT INTO thing (thing_id) VALUES ('a')")
     return url
 
 
-def test_new_fields_get_their_defaults(url: str) -> None:
+def execute(url: str, statement: str) -> None:
+    engine = sa.create_engine(url_of(url))
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement))
+    engine.dispose()
+
+
+def test_new_fields_get_their_defaults(old: str) -> None:
     new = _version(count=(int, 7), data=(bytes, b""), names=(list[str], field(default_factory=list)), on=(bool, False))
     for _ in range(2):      # the second time there is nothing left to do
-        database = Database(url, [new])
+        database = Database(old, [new])
         (thing,) = database.load(new)
         assert (thing.thing_id, thing.count, thing.data, thing.names, thing.on) == ("a", 7, b"", [], False)
         database.close()
 
 
-def test_a_field_that_old_records_can_not_have_is_refused(url: str) -> None:
+def test_a_field_that_old_records_can_not_have_is_refused(old: str) -> None:
     with pytest.raises(StoreError, match="thing lacks owner, which has no default: another version"):
-        Database(url, [_version(owner=(str, ...))])
+        Database(old, [_version(owner=(str, ...))])
 
 
-def test_a_newer_state_is_refused(url: str) -> None:
-    Database(url, [_version(count=(int, 7))]).close()
+def test_a_newer_state_is_refused(old: str) -> None:
+    Database(old, [_version(count=(int, 7))]).close()
     with pytest.raises(StoreError, match="thing has count, which this version of phalanx does not know"):
-        Database(url, [OLD])
+        Database(old, [OLD])
+
+
+def test_a_newer_schema_is_refused(old: str) -> None:
+    execute(old, f"UPDATE schema_version SET version = {SCHEMA_VERSION + 1}")
+    sentence = f"the state has schema {SCHEMA_VERSION + 1}, this version of phalanx has {SCHEMA_VERSION}: another version of phalanx wrote"
+    with pytest.raises(StoreError, match=sentence):
+        Database(old, [OLD])

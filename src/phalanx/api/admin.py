@@ -3,6 +3,8 @@
     /phalanx.admin.v1.Admin/Status   {} -> {"server": {...}, "nodes": [...], "clusters": [...], "waiting": [...]}
     /phalanx.admin.v1.Admin/Explain  {"of": "fc-…"} -> {"lines": [...]}
     /phalanx.admin.v1.Admin/Plans    {} -> {"recordings": "…"}
+    /phalanx.admin.v1.Admin/Drain    {"node": "node-1", "now": false, "reason": "disk", "by": "ann"} -> {"node", "state", "clusters"};
+                                     so are Cordon, Uncordon and Remove
     /phalanx.admin.v1.Admin/Logs     {"of": "cu-…", "rank": 1} -> {"lines": [...], "next": "…", "done": false}
 
 A refusal is a gRPC status with a sentence, as on the client's side, and the token is the client's.
@@ -20,6 +22,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 from grpclib.const import Cardinality
 
 from phalanx.api.log_door import LogDoor
+from phalanx.api.node_door import NodeDoor
 from phalanx.api.plan_door import PlanDoor
 from phalanx.api.status_door import StatusDoor
 from phalanx.api.transport import TASK_OF_CONNECTION, errors_for_the_user, token_sentence
@@ -33,12 +36,16 @@ Method = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
 def admin_mapping(server: Server) -> dict[str, grpclib.const.Handler]:
     """What grpclib serves, to be merged into the client's mapping."""
-    plans = PlanDoor(server)
+    plans, nodes = PlanDoor(server), NodeDoor(server)
     methods: dict[str, Method] = {
+        "Cordon": nodes.cordon,
+        "Drain": nodes.drain,
         "Explain": plans.explain,
         "Logs": LogDoor(server).logs,
         "Plans": plans.plans,
+        "Remove": nodes.remove,
         "Status": StatusDoor(server).status,
+        "Uncordon": nodes.uncordon,
     }
     return {
         f"/{SERVICE}/{name}": grpclib.const.Handler(_door(server, name, method), Cardinality.UNARY_UNARY, StringValue, StringValue)

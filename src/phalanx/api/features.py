@@ -9,7 +9,7 @@ _FEATURES = {
     "SharedVolume": "Network file systems are",
     "Dict": "Dicts are",
     "Queue": "Queues are",
-    "Secret": "Secrets are",
+    "Secret": "Secrets with a name are",
     "Image": "Image building and publishing are",
     "Tunnel": "Tunnels are",
     "Flash": "Servers are",

@@ -18,6 +18,7 @@ from phalanx.api.functions import Functions
 from phalanx.api.identity import Identity
 from phalanx.api.listener import Listener, Task
 from phalanx.api.logs import Logs
+from phalanx.api.secrets import Secrets
 from phalanx.api.tasks import Tasks
 from phalanx.api.transport import Transport
 from phalanx.server.server import Server
@@ -36,6 +37,7 @@ def servicers(server: Server) -> list[Any]:
         Functions(server),
         Identity(server),
         Logs(server),
+        Secrets(server),
         Tasks(server),
     ]
 

@@ -34,15 +34,15 @@ class StatusDoor:
 
     def _node(self, record: NodeRecord) -> dict[str, Any]:
         node = node_of(record, self._server.agents.is_connected(record.node_id))
-        holders = [
-            gang.assignment.cluster_id
-            for gang in self._server.gangs.running.values()
-            if any(member.node_id == record.node_id for member in gang.members)
-        ]
+        holders = [gang.assignment.cluster_id for gang in self._server.nodes.on(record.node_id)]
         return {
             "node_id": record.node_id,
             "state": f"{node.state.value}{f' ({node.state_reason})' if node.state_reason else ''}",
             "unschedulable": record.unschedulable,
+            "by_hand": str(record.by_hand),
+            "reason": record.cordoned,
+            "decided_by": record.decided_by,
+            "decided_ms": record.decided_ms,
             "gpu_type": record.gpu_type,
             "gpu_count": record.gpu_count,
             "simulated": record.simulated,

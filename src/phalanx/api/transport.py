@@ -12,6 +12,7 @@ What a method puts into `unit` is committed with the kept answer before the answ
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import logging
 import os
@@ -29,7 +30,9 @@ from modal_proto import api_pb2
 from phalanx.api.features import feature_of
 from phalanx.model.caller import Caller
 from phalanx.model.refusal import Refusal, RefusalKind
+from phalanx.server.bugs import digest
 from phalanx.server.server import Server
+from phalanx.server.unit import Unit
 
 LOG = logging.getLogger("phalanx.api")
 SERVICE = api_pb2.DESCRIPTOR.services_by_name["ModalClient"]
@@ -44,6 +47,8 @@ STATUS = {
     RefusalKind.DENIED: Status.PERMISSION_DENIED,
     RefusalKind.UNIMPLEMENTED: Status.UNIMPLEMENTED,
 }
+
+LONGEST_KEY = 200       # of idempotency, in characters; clients send 36
 
 TASK_OF_CONNECTION: ContextVar[tuple[str, int, int] | None] = ContextVar("task_of_connection", default=None)
 """(task id, assignment, rank) for a connection that came through a shim (listener.py sets it)."""
@@ -138,10 +143,16 @@ class Transport:
             raise
 
     async def _execute(self, rpc: str, method: Callable[..., Any], request: Any, caller: Caller) -> Any:
+        self._refuse_known_bug(rpc, request, caller)
         unit = self._server.unit()
-        answer = method(request, caller, unit)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        try:
+            answer = method(request, caller, unit)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except Exception as error:
+            if unit.has_changes:
+                self._end(rpc, request, caller, unit, error)
+            raise
         if unit.is_empty:
             await self._server.database.caught_up()   # never tell what a crash could take back: another's change may be on its way to disk
             return answer
@@ -150,12 +161,25 @@ class Transport:
         await asyncio.shield(self._server.commit_soon(unit))     # ends the process if it fails: a retry would get what is not on disk
         return answer
 
+    def _end(self, rpc: str, request: Any, caller: Caller, unit: Unit, error: Exception) -> None:
+        """Records are half-changed: this process ends, and the next one refuses the same request (server/bugs.py)."""
+        met = f"{type(error).__name__}: {error}"
+        self._server.bugs.note(digest(rpc, caller.name, request.SerializeToString()), met, self._server.now_ms())
+        self._server.end_if_changed(unit, rpc)
+
+    def _refuse_known_bug(self, rpc: str, request: Any, caller: Caller) -> None:
+        if self._server.bugs.any and (met := self._server.bugs.met_before(digest(rpc, caller.name, request.SerializeToString()))):
+            sentence = f"this very request ended the Phalanx server by a bug in {rpc} ({met}); it is not tried again. Its log has more"
+            raise GRPCError(Status.INTERNAL, sentence)
+
     def _caller(self, stream: grpclib.server.Stream[Any, Any], rpc: str) -> Caller:
         metadata = stream.metadata or {}
         text = {name: str(metadata.get(name, "")) for name in _HEADERS}
         python = ".".join(text["x-modal-python-version"].split(".")[:2])
         common = {"client_version": text["x-modal-client-version"], "python_version": python, "host": AUTHORITY.get()}
         key = text["x-idempotency-key"]
+        if len(key) > LONGEST_KEY:      # it is part of a row's key, and PostgreSQL's index takes no long ones
+            key = hashlib.sha256(key.encode()).hexdigest()
         task = TASK_OF_CONNECTION.get()
         if task is not None:
             if rpc in NOT_FOR_TASKS:
@@ -187,7 +211,8 @@ def token_sentence(token_id: str) -> str:
 class errors_for_the_user:
     """Refusals become statuses with their sentence; anything else is our fault: logged and answered INTERNAL.
 
-    With PHALANX_CRASH_ON_BUG set the process ends there, and starts again from its store.
+    One that left records half-changed has ended the process before it comes here (server/bugs.py). With PHALANX_CRASH_ON_BUG
+    set every one does.
     """
 
     def __init__(self, rpc: str) -> None:

@@ -12,6 +12,7 @@ COMMANDS = {
     "up": "start the control plane and a fleet on this machine",
     "down": "stop them and everything they run",
     "status": "control plane, nodes, clusters, what waits and why",
+    "node": "list nodes; cordon, drain, uncordon, remove one",
     "logs": "what a cluster, one of its ranks, or an app wrote",
     "explain": "why a call, a cluster or a function waits, and what would start it now",
     "run": "run a program as `modal run` does, on a control plane of its own if none is up",

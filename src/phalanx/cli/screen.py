@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -80,7 +81,22 @@ def show_status(running: Running, status: dict[str, Any]) -> None:
 
 
 def _node_state(node: dict[str, Any]) -> str:
-    return node.get("unschedulable") or node.get("state") or ""
+    return node.get("state") or ""
+
+
+def show_nodes(nodes: list[dict[str, Any]]) -> None:
+    """`phalanx node list`."""
+    _print_table(Console(highlight=False), "Nodes", nodes, {
+        "node": lambda n: n["node_id"], "state": lambda n: n["state"], "decided by": _decided, "GPUs": _gpus,
+        "clusters": lambda n: ", ".join(n.get("held_by") or [])})
+
+
+def _decided(node: dict[str, Any]) -> str:
+    """Who took it out of service by hand, and when."""
+    if node.get("by_hand", "serving") == "serving" and not node.get("reason"):
+        return ""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(node.get("decided_ms", 0) / 1000))
+    return f"{node.get('decided_by') or 'somebody'}, {when}"
 
 
 def _gpus(node: dict[str, Any]) -> str:

@@ -28,15 +28,18 @@ RUNTIMES = ("auto", "crun", "runc", "runsc", "process")
 @click.option("--runtime", type=click.Choice(RUNTIMES), help="How containers run; auto takes the best that this machine allows.")
 @state_option
 @click.option("--listen", metavar="HOST:PORT", help="Where clients connect.")
+@click.option("--database", metavar="URL", envvar="PHALANX_DATABASE", show_envvar=True,
+              help="postgresql://USER:PASSWORD@HOST/DATABASE; SQLite in the state folder where none is given.")
 @click.option("-d", "--detach", is_flag=True, help="Return once it is up, and leave it running.")
-def up(nodes: int | None, gpus: int | None, gpu: str | None, runtime: str | None, state: Path, listen: str | None, detach: bool) -> None:
+def up(nodes: int | None, gpus: int | None, gpu: str | None, runtime: str | None, state: Path, listen: str | None, database: str | None,
+       detach: bool) -> None:
     """Start the control plane and a fleet on this machine.
 
     What is not given stays as the state folder has it from last time.
     """
     paths = Paths(state)
     refuse_second(paths)
-    config = with_options(load_config(paths), nodes=nodes, gpus=gpus, gpu=gpu, runtime=runtime, listen=listen)
+    config = with_options(load_config(paths), nodes=nodes, gpus=gpus, gpu=gpu, runtime=runtime, listen=listen, database=database)
     _interrupt_on_every_end()
     try:
         running = control_plane.start(paths, config, die_with_us=not detach)

@@ -214,10 +214,20 @@ class Decide:
 
 @dataclass(frozen=True)
 class Requeue:
-    """The input goes back to its place in the queue: not its fault."""
+    """The input goes back to its place in the queue: not its fault.
+
+    `nodes`: those that the end speaks against. `charged`: to the infrastructure budget; not where somebody only stopped its cluster.
+    """
 
     input_id: str
     sentence: str
+    nodes: tuple[str, ...] = ()
+    charged: bool = True
+
+
+@dataclass(frozen=True)
+class CameThrough:
+    """Import and @enter went well on every rank."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +239,7 @@ class FailWaiting:
 
 @dataclass(frozen=True)
 class SetTimer:
-    name: str                                # finish, cancel, drain, linger, timeout, startup
+    name: str                                # prepare, hello, startup, take, timeout, finish, cancel, drain, linger
     delay_ms: int
     input_id: str = ""
     attempt: int = 0
@@ -249,5 +259,5 @@ class GangOver:
 
 Instruction = (
     Prepare | Start | CheckPeers | AnswerHellos | AnswerClusterHellos | WakeRanks | CancelOnRanks | StopRank | Release
-    | Decide | Requeue | FailWaiting | SetTimer | BecameIdle | GangOver
+    | Decide | Requeue | CameThrough | FailWaiting | SetTimer | BecameIdle | GangOver
 )  # fmt: skip

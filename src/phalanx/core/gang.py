@@ -10,11 +10,10 @@ A plain function is a gang of one that is not clustered: its failed inputs do no
 
 from __future__ import annotations
 
-import signal
-
 from phalanx.core import events as ev
 from phalanx.core import gang_end, gang_inputs, gang_start
 from phalanx.core.gang_records import ALIVE, GangPolicy, GangRecords
+from phalanx.core.verdict import blamed_nodes
 from phalanx.model.cluster import Assignment, Attempt, Member, MemberState, Phase
 
 __all__ = ["Gang", "GangPolicy"]
@@ -54,11 +53,9 @@ class Gang:
         """How many attempts this rank has not fetched."""
         return sum(gang_inputs.is_new_to(attempt, rank) for attempt in self.open)
 
-    @property
-    def takes_inputs(self) -> bool:
-        """May the server deliver one more input?"""
-        running = self.assignment.phase == Phase.RUNNING and not self.assignment.draining
-        return running and len(self.open) < self.assignment.max_inputs
+    def room(self, rank: int = 0) -> int:
+        """How many more inputs the server may deliver for this rank, which has fetched all there are."""
+        return gang_inputs.room(self._records, rank)
 
     @property
     def is_counted(self) -> bool:
@@ -75,6 +72,16 @@ class Gang:
         """Did user code fail before it took an input?"""
         return gang_end.died_early(self._records)
 
+    @property
+    def took_inputs(self) -> bool:
+        """Was an input ever delivered to it?"""
+        return self._records.next_position > 1
+
+    @property
+    def blamed_nodes(self) -> tuple[str, ...]:
+        """The nodes that its end speaks against."""
+        return blamed_nodes(self.assignment, self.members)
+
     def is_beginning(self, rank: int) -> bool:
         """In import or @enter?"""
         return self._records.is_beginning(rank)
@@ -89,7 +96,7 @@ class Gang:
         """Inputs that this rank runs and that are being cancelled."""
         return [a.input_id for a in self.open if a.cancelling and rank in a.fetched and rank not in a.results]
 
-    def again(self, rank: int) -> list[ev.Instruction]:
+    def again(self, rank: int, now_ms: int) -> list[ev.Instruction]:
         """What the agent of this rank should be told once more when it is back: it may have missed it. All of it is idempotent."""
         member, ending = self.members[rank], self.assignment.phase == Phase.ENDING
         if member.state == MemberState.PREPARING:
@@ -97,7 +104,8 @@ class Gang:
         if member.state == MemberState.EXITED:
             return [ev.Release(rank)] if self._records.verdict_fell else []
         if member.state in ALIVE and ending:
-            return [ev.StopRank(rank, signal.SIGINT, self.policy.grace_ms, self.assignment.stopping)]
+            leaves = gang_end.lingers(self._records, member) and now_ms < self.assignment.stopped_ms + self.policy.linger_ms
+            return [] if leaves else [gang_end.stop_rank(self._records, member)]
         if self.assignment.phase == Phase.STARTING and member.state != MemberState.PREPARED:
             unchecked = self.assignment.size > 1 and not member.reached
             check = ev.CheckPeers(rank, gang_start.peers_of(self._records, rank))
@@ -153,6 +161,10 @@ class Gang:
 
     def _timer(self, event: ev.TimerFired, now_ms: int) -> list[ev.Instruction]:
         match event.name:
+            case "prepare":
+                return gang_start.prepare_over(self._records, now_ms)
+            case "hello":
+                return gang_start.hello_over(self._records, now_ms)
             case "startup":
                 return gang_start.startup_over(self._records, now_ms)
             case "drain":

@@ -5,11 +5,18 @@ from __future__ import annotations
 import signal
 
 from phalanx.core import events as ev
+from phalanx.core.account import doing, others
 from phalanx.core.gang_records import ALIVE, GangRecords
-from phalanx.core.verdict import exit_failure, first_cause
+from phalanx.core.verdict import blamed_nodes, exception, exit_failure, first_cause
 from phalanx.model.cluster import Attempt, Cause, Failure, Member, MemberState, Phase
 
-_USER_CAUSES = (Cause.EXCEPTION, Cause.TIMEOUT, Cause.OOM, Cause.SIGNAL, Cause.EXIT, Cause.REFUSED)
+# Meant another input, or the container itself: this one runs again elsewhere. What its user is told, where the verdict says it not.
+_OTHERS_WISH = {
+    Cause.STOPPED: "",
+    Cause.CANCELLED: "another call in its cluster was cancelled, and the cluster stopped for it",
+    Cause.RELEASED: "rank 0 had returned another input of its cluster, and the cluster was let go",
+}
+_USER_CAUSES = (Cause.EXCEPTION, Cause.COLLECTIVE, Cause.TIMEOUT, Cause.OOM, Cause.SIGNAL, Cause.EXIT, Cause.REFUSED)
 
 
 def died_early(gang: GangRecords) -> bool:
@@ -53,11 +60,11 @@ def stop_asked(gang: GangRecords, cause: str, sentence: str, now_ms: int) -> lis
     return stop(gang, cause, now_ms)
 
 
-def fail(gang: GangRecords, failure: Failure, now_ms: int) -> list[ev.Instruction]:
-    """A report of a failure: the first stops all ranks, every one counts for the verdict."""
+def fail(gang: GangRecords, failure: Failure, now_ms: int, *more: Failure) -> list[ev.Instruction]:
+    """A report of a failure, or of several at once: the first stops all ranks, every one counts for the verdict."""
     if gang.assignment.phase == Phase.ENDED:
         return []
-    gang.assignment.failures.append(failure)
+    gang.assignment.failures += [failure, *more]
     gang.touch(gang.assignment)
     if gang.assignment.phase == Phase.ENDING:
         return _end_if_all_gone(gang, now_ms)
@@ -66,7 +73,7 @@ def fail(gang: GangRecords, failure: Failure, now_ms: int) -> list[ev.Instructio
 
 def task_failed(gang: GangRecords, rank: int, result: bytes, sentence: str, now_ms: int) -> list[ev.Instruction]:
     """The user's module, or @enter, raised."""
-    return fail(gang, Failure(Cause.EXCEPTION, rank, now_ms, sentence, result), now_ms)
+    return fail(gang, exception(gang, rank, now_ms, sentence, result), now_ms)
 
 
 def stop(gang: GangRecords, cause: str, now_ms: int) -> list[ev.Instruction]:
@@ -75,30 +82,38 @@ def stop(gang: GangRecords, cause: str, now_ms: int) -> list[ev.Instruction]:
     gang.assignment.stopping = cause
     gang.assignment.stopped_ms = now_ms
     instructions: list[ev.Instruction] = [ev.WakeRanks()]
-    lingering = False
+    for member in gang.members:
+        member.doing = doing(gang, member)
+        gang.touch(member)
     for member in gang.members:
         if member.state in (MemberState.PREPARING, MemberState.PREPARED):
             gang.move(member, MemberState.EXITED)   # never started: Release undoes the preparation
-        elif member.state in (MemberState.STARTING, MemberState.HELLO) or _only_imports(gang, member):
-            instructions.append(ev.StopRank(member.rank, signal.SIGKILL, 0, cause))
-        elif member.state in ALIVE and gang.is_busy(member.rank):
-            instructions.append(ev.StopRank(member.rank, signal.SIGINT, gang.policy.grace_ms, cause))
-        elif member.state in ALIVE and not lingering:
-            lingering = True
-            instructions.append(ev.SetTimer("linger", gang.policy.linger_ms))
+    alive = [member for member in gang.members if member.state in ALIVE]
+    instructions += [stop_rank(gang, member) for member in alive if not lingers(gang, member)]
+    if any(lingers(gang, member) for member in alive):
+        instructions.append(ev.SetTimer("linger", gang.policy.linger_ms))
     return instructions + _end_if_all_gone(gang, now_ms)
+
+
+def stop_rank(gang: GangRecords, member: Member) -> ev.StopRank:
+    """An interrupt with the function's grace; a kill where there is no user code yet that could use it."""
+    before_user_code = member.state in (MemberState.STARTING, MemberState.HELLO)
+    if before_user_code or (gang.assignment.clustered and member.state == MemberState.IMPORTING):
+        return ev.StopRank(member.rank, signal.SIGKILL, 0, gang.assignment.stopping)
+    return ev.StopRank(member.rank, signal.SIGINT, gang.policy.grace_ms, gang.assignment.stopping)
+
+
+def lingers(gang: GangRecords, member: Member) -> bool:
+    """A rank with nothing open leaves by the kill switch and has a while for it; what imports, or works, is told at once."""
+    idle = member.state in ALIVE and not gang.is_busy(member.rank)
+    return idle and stop_rank(gang, member).signal == signal.SIGINT
 
 
 def linger_over(gang: GangRecords) -> list[ev.Instruction]:
     """Ranks that waited for inputs had their chance to leave by the kill switch."""
     if gang.assignment.phase != Phase.ENDING:
         return []
-    alive = [m.rank for m in gang.members if m.state in ALIVE]
-    return [ev.StopRank(rank, signal.SIGINT, gang.policy.grace_ms, gang.assignment.stopping) for rank in alive]
-
-
-def _only_imports(gang: GangRecords, member: Member) -> bool:
-    return gang.assignment.clustered and member.state == MemberState.IMPORTING
+    return [stop_rank(gang, member) for member in gang.members if member.state in ALIVE]
 
 
 def _drained_for(gang: GangRecords, otherwise: Cause) -> str:
@@ -116,7 +131,7 @@ def exited(gang: GangRecords, event: ev.Exited, now_ms: int) -> list[ev.Instruct
     member.exit_code, member.exit_signal, member.oom_killed = event.code, event.signal, event.oom_killed
     member.sentence, member.ended_ms = event.sentence, event.at_ms
     gang.move(member, MemberState.EXITED)
-    failure = exit_failure(event, member, gang.assignment, has_unfinished=bool(unfinished))
+    failure = exit_failure(gang, event, member, has_unfinished=bool(unfinished))
     if failure is not None:
         gang.assignment.failures.append(failure)
         gang.touch(gang.assignment)
@@ -149,14 +164,13 @@ def released(gang: GangRecords, rank: int, remains: str, now_ms: int) -> list[ev
     member = gang.members[rank]
     if member.state != MemberState.EXITED or not gang.verdict_fell:
         return []
-    if remains:
-        gang.dirty[rank] = remains
+    member.remains = remains
     gang.move(member, MemberState.RELEASED)
     if any(m.state != MemberState.RELEASED for m in gang.members):
         return []
     gang.phase(Phase.ENDED)
     gang.assignment.ended_ms = now_ms
-    return [ev.GangOver(dict(gang.dirty))]
+    return [ev.GangOver({m.rank: m.remains for m in gang.members if m.remains})]
 
 
 def _end_if_all_gone(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
@@ -164,6 +178,7 @@ def _end_if_all_gone(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
     if any(m.state != MemberState.EXITED for m in gang.members):
         return []
     verdict = first_cause(gang.assignment)
+    verdict.others = others(gang, verdict) if gang.assignment.size > 1 else []
     gang.assignment.verdict = verdict
     gang.touch(gang.assignment)
     instructions: list[ev.Instruction] = []
@@ -183,8 +198,11 @@ def _outcome(gang: GangRecords, attempt: Attempt, verdict: Failure) -> ev.Decide
     results = attempt.results
     if len(results) == gang.assignment.size and all(r.status == "ok" for r in results.values()):
         return ev.Decide(attempt.input_id, attempt.attempt, "ok", results[0])
-    if attempt.cancelling or verdict.cause in (Cause.CANCELLED, Cause.STOPPED):
-        return ev.Decide(attempt.input_id, attempt.attempt, "terminated", failure=verdict)
+    if attempt.cancelling:
+        stopped = verdict if verdict.cause == Cause.STOPPED else None
+        return ev.Decide(attempt.input_id, attempt.attempt, "terminated", failure=stopped)
+    if verdict.cause in _OTHERS_WISH:
+        return ev.Requeue(attempt.input_id, _OTHERS_WISH[Cause(verdict.cause)] or verdict.sentence, charged=False)
     if not verdict.user_fault or (verdict.input_id and verdict.input_id != attempt.input_id):
-        return ev.Requeue(attempt.input_id, verdict.sentence)
+        return ev.Requeue(attempt.input_id, verdict.sentence, blamed_nodes(gang.assignment, gang.members))
     return ev.Decide(attempt.input_id, attempt.attempt, "failed", failure=verdict)

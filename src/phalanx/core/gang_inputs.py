@@ -5,12 +5,24 @@ from __future__ import annotations
 from phalanx.core import events as ev
 from phalanx.core.gang_end import drain_timer, fail, stop, stop_asked
 from phalanx.core.gang_records import GangRecords
+from phalanx.core.verdict import exception, explains_echo
 from phalanx.model.cluster import Attempt, Cause, Failure, Phase, RankResult
 
 
 def is_new_to(attempt: Attempt, rank: int) -> bool:
     """May this rank still fetch it?"""
     return rank not in attempt.fetched and rank not in attempt.results and not attempt.cancelling
+
+
+def room(gang: GangRecords, rank: int) -> int:
+    """How many more inputs may be delivered, for a rank that has fetched all there are.
+
+    In step, an input counts until every rank has put it; free-running, for each rank only until it has put it itself.
+    """
+    if gang.assignment.phase != Phase.RUNNING or gang.assignment.draining:
+        return 0
+    counted = gang.open if gang.policy.in_step else [attempt for attempt in gang.open if rank not in attempt.results]
+    return max(gang.assignment.max_inputs - len(counted), 0)
 
 
 def delivered(gang: GangRecords, input_id: str, attempt: int) -> list[ev.Instruction]:
@@ -29,10 +41,11 @@ def fetched(gang: GangRecords, rank: int, input_id: str) -> list[ev.Instruction]
         return []
     attempt.fetched.append(rank)
     gang.touch(attempt)
-    is_first = len(attempt.fetched) == 1
-    if not is_first or not gang.assignment.timeout_ms:
+    if not gang.assignment.timeout_ms:
         return []
-    return [ev.SetTimer("timeout", gang.assignment.timeout_ms, input_id, attempt.attempt)]
+    if len(attempt.fetched) == gang.assignment.size:    # the clock of an attempt begins when the last rank has it
+        return [ev.SetTimer("timeout", gang.assignment.timeout_ms, input_id, attempt.attempt)]
+    return [_take_timer(gang, attempt)] if len(attempt.fetched) == 1 else []
 
 
 def put(gang: GangRecords, event: ev.Put, now_ms: int) -> list[ev.Instruction]:
@@ -44,14 +57,15 @@ def put(gang: GangRecords, event: ev.Put, now_ms: int) -> list[ev.Instruction]:
         return []
     attempt.results[event.rank] = event.result
     gang.touch(attempt)
-    if gang.assignment.phase == Phase.ENDING:
-        return []   # the verdict looks at it when every rank is confirmed gone
-    if event.result.status == "failed" and gang.assignment.clustered and not attempt.cancelling:
-        failure = Failure(Cause.EXCEPTION, event.rank, now_ms, event.result.sentence, event.result.result, input_id=event.input_id)
+    ends_all = event.result.status == "failed" and gang.assignment.clustered and not attempt.cancelling
+    failure = exception(gang, event.rank, now_ms, event.result.sentence, event.result.result, event.input_id)
+    if gang.assignment.phase == Phase.ENDING:   # the verdict looks at results when every rank is confirmed gone
+        return fail(gang, failure, now_ms) if ends_all and explains_echo(gang, failure) else []
+    if ends_all:
         return fail(gang, failure, now_ms)
     if len(attempt.results) == gang.assignment.size:
         return _decide_complete(gang, attempt, now_ms)
-    if event.rank == 0 and event.result.status == "ok" and not attempt.cancelling:
+    if event.rank == 0 and event.result.status == "ok" and not attempt.cancelling and gang.policy.in_step:
         return [ev.SetTimer("finish", gang.policy.finish_window_ms, event.input_id, attempt.attempt)]
     return []
 
@@ -80,6 +94,8 @@ def timer(gang: GangRecords, event: ev.TimerFired, now_ms: int) -> list[ev.Instr
         return []
     if event.name == "timeout":
         return _timed_out(gang, attempt, now_ms)
+    if event.name == "take":
+        return _take_over(gang, attempt, now_ms)
     if event.name == "cancel":
         return stop(gang, Cause.CANCELLED, now_ms)
     if event.name == "finish" and attempt.results.get(0) is not None and not attempt.cancelling:
@@ -89,8 +105,24 @@ def timer(gang: GangRecords, event: ev.TimerFired, now_ms: int) -> list[ev.Instr
     return []
 
 
+def _take_timer(gang: GangRecords, attempt: Attempt) -> ev.SetTimer:
+    return ev.SetTimer("take", gang.assignment.timeout_ms, attempt.input_id, attempt.attempt)
+
+
+def _take_over(gang: GangRecords, attempt: Attempt, now_ms: int) -> list[ev.Instruction]:
+    """A rank that hangs before it takes an input which others have: no clock of the attempt runs yet, so this one does."""
+    missing = [rank for rank in range(gang.assignment.size) if is_new_to(attempt, rank)]
+    if not missing:
+        return []
+    if any(gang.is_beginning(rank) or gang.is_busy(rank) for rank in missing):
+        return [_take_timer(gang, attempt)]     # @enter has its own clock, and so has what it runs
+    rank = missing[0]
+    sentence = f"{gang.name(rank)} did not take the input within {gang.assignment.timeout_ms / 1000:g} s of the first rank that did"
+    return fail(gang, Failure(Cause.TIMEOUT, rank, now_ms, sentence, input_id=attempt.input_id), now_ms)
+
+
 def _timed_out(gang: GangRecords, attempt: Attempt, now_ms: int) -> list[ev.Instruction]:
-    """One clock per attempt, from its first delivery to its last rank."""
+    """One clock per attempt, from its delivery to the last rank until every rank has put it."""
     late = next((rank for rank in range(gang.assignment.size) if rank not in attempt.results), 0)
     sentence = f"the input ran longer than its timeout of {gang.assignment.timeout_ms / 1000:g} s{gang.on(late)}"
     return fail(gang, Failure(Cause.TIMEOUT, late, now_ms, sentence, input_id=attempt.input_id), now_ms)

@@ -18,6 +18,9 @@ class GangPolicy:
     finish_window_ms: int = 10_000
     grace_ms: int = 30_000
     linger_ms: int = 3_000          # for a rank that waits for inputs to leave by the kill switch
+    prepare_timeout_ms: int = 600_000   # from placement until every node has prepared its rank; 0: none
+    hello_timeout_ms: int = 300_000     # from the start of the containers to the first barrier; 0: none
+    in_step: bool = True            # an input is open until every rank has put it; else each rank goes on by itself
 
 
 class GangRecords:
@@ -32,7 +35,6 @@ class GangRecords:
         self.overdue = [a for a in attempts if a.decided and len(a.results) < assignment.size]
         self.next_position = max((a.position for a in attempts), default=0) + 1
         self.changed: dict[int, Assignment | Member | Attempt] = {}
-        self.dirty: dict[int, str] = {}     # rank -> what remains of it on its node
 
     @property
     def all_gone(self) -> bool:
@@ -52,6 +54,11 @@ class GangRecords:
         member = self.members[rank]
         in_enter = member.state == MemberState.READY and not member.asked and not self.is_busy(rank)
         return member.state == MemberState.IMPORTING or in_enter
+
+    def name(self, rank: int) -> str:
+        """For a sentence that begins with it."""
+        node_id = self.members[rank].node_id
+        return f"rank {rank} on node {node_id}" if self.assignment.clustered else f"the container on node {node_id}"
 
     def attempt(self, input_id: str) -> Attempt | None:
         """The open attempt at an input."""

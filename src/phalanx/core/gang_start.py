@@ -11,7 +11,8 @@ RING_ABOVE = 16   # pairwise reachability up to here, in a ring above (design ru
 
 
 def placed(gang: GangRecords) -> list[ev.Instruction]:
-    return [ev.Prepare(member.rank) for member in gang.members]
+    prepare: list[ev.Instruction] = [ev.Prepare(member.rank) for member in gang.members]
+    return prepare + _timer("prepare", gang.policy.prepare_timeout_ms)
 
 
 def prepared(gang: GangRecords, event: ev.Prepared) -> list[ev.Instruction]:
@@ -30,7 +31,7 @@ def prepared(gang: GangRecords, event: ev.Prepared) -> list[ev.Instruction]:
         instructions.append(ev.Start(member.rank))
     # Networks stand since Prepare, so peers can be checked while the containers start.
     instructions += [ev.CheckPeers(m.rank, peers_of(gang, m.rank)) for m in gang.members if gang.assignment.size > 1]
-    return instructions
+    return instructions + _timer("hello", gang.policy.hello_timeout_ms)
 
 
 def refused(gang: GangRecords, event: ev.PrepareRefused, now_ms: int) -> list[ev.Instruction]:
@@ -81,9 +82,7 @@ def _first_barrier(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
         member.started_ms = now_ms
         gang.move(member, MemberState.IMPORTING)
     gang.assignment.idle_since_ms = now_ms      # until an input comes: the one it was started for may be gone
-    startup = gang.assignment.startup_timeout_ms
-    timers: list[ev.Instruction] = [ev.SetTimer("startup", startup)] if startup else []
-    return [ev.AnswerHellos(), ev.BecameIdle(), *timers]
+    return [ev.AnswerHellos(), ev.BecameIdle(), *_timer("startup", gang.assignment.startup_timeout_ms)]
 
 
 def cluster_hello(gang: GangRecords, rank: int) -> list[ev.Instruction]:
@@ -97,13 +96,45 @@ def cluster_hello(gang: GangRecords, rank: int) -> list[ev.Instruction]:
 def asks(gang: GangRecords, rank: int) -> list[ev.Instruction]:
     """A rank's first question for inputs: it is through import and @enter."""
     member = gang.members[rank]
+    came_through: list[ev.Instruction] = []
     if not member.asked:
         member.asked = True
         gang.touch(member)
+        came_through = [ev.CameThrough()] if all(m.asked for m in gang.members) else []
     if member.state != MemberState.IMPORTING or gang.assignment.clustered:
-        return []
+        return came_through
     gang.move(member, MemberState.READY)
-    return [ev.BecameIdle()] if not gang.open else []
+    return [*came_through, ev.BecameIdle()] if not gang.open else came_through
+
+
+def prepare_over(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
+    """Nodes that are still pulling and preparing when the fleet's time for it is over: each of them is blamed."""
+    late = [member.rank for member in gang.members if member.state == MemberState.PREPARING]
+    if gang.assignment.phase != Phase.PREPARING or not late:
+        return []
+    return _too_late(gang, late, "was not prepared", gang.policy.prepare_timeout_ms, now_ms)
+
+
+def hello_over(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
+    """Containers that start and never say hello, or whose network is never checked."""
+    if gang.assignment.phase != Phase.STARTING:
+        return []
+    silent = [member.rank for member in gang.members if member.state == MemberState.STARTING]
+    if silent:
+        return _too_late(gang, silent, "was started and did not say hello", gang.policy.hello_timeout_ms, now_ms)
+    unchecked = [member.rank for member in gang.members if not member.reached]
+    return _too_late(gang, unchecked, "did not report whether it reaches the others", gang.policy.hello_timeout_ms, now_ms)
+
+
+def _too_late(gang: GangRecords, ranks: list[int], what: str, limit_ms: int, now_ms: int) -> list[ev.Instruction]:
+    failures = [
+        Failure(Cause.REFUSED, rank, now_ms, f"{gang.name(rank)} {what} within {limit_ms / 1000:g} s", user_fault=False) for rank in ranks
+    ]
+    return fail(gang, failures[0], now_ms, *failures[1:])
+
+
+def _timer(name: str, delay_ms: int) -> list[ev.Instruction]:
+    return [ev.SetTimer(name, delay_ms)] if delay_ms else []
 
 
 def startup_over(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phalanx.model.app import App, AppState
 from phalanx.model.cluster import Assignment, Member, MemberState, Phase
+from phalanx.model.node import ByHand, NodeRecord
 
 PHASES: dict[str, frozenset[str]] = {
     Phase.PREPARING: frozenset({Phase.STARTING, Phase.ENDING}),      # all prepared, committed · refused, stopped
@@ -34,6 +35,13 @@ APPS: dict[int, frozenset[AppState]] = {
     AppState.STOPPED: frozenset(),
 }
 
+NODES: dict[str, frozenset[str]] = {
+    ByHand.SERVING: frozenset({ByHand.CORDONED, ByHand.DRAINING}),
+    ByHand.CORDONED: frozenset({ByHand.SERVING, ByHand.DRAINING}),
+    ByHand.DRAINING: frozenset({ByHand.SERVING, ByHand.DRAINED}),                            # uncordon · nothing is left on it
+    ByHand.DRAINED: frozenset({ByHand.SERVING}),
+}
+
 
 class IllegalTransition(Exception):
     """A machine tried what its table does not allow."""
@@ -58,3 +66,10 @@ def move_app(app: App, to: AppState) -> None:
     if to not in APPS[app.state]:
         raise IllegalTransition(f"app {app.app_id}: {AppState(app.state).name} -> {to.name}")
     app.state = to
+
+
+def move_node(node: NodeRecord, to: ByHand) -> None:
+    """Change what a person decided about a node; raises IllegalTransition where the table has no such edge."""
+    if to not in NODES[node.by_hand]:
+        raise IllegalTransition(f"node {node.node_id}: {node.by_hand} -> {to}")
+    node.by_hand = to

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from phalanx.core import options
 from phalanx.core.gpu import RDMA_TYPES, allows_rdma, counts_on_nodes
 from phalanx.model.fleet import Node
 from phalanx.model.gpus import ANY, GpuChoice
 from phalanx.model.work import Function
 
-MAX_TIMEOUT_S = 24 * 60 * 60
 MAX_SCALEDOWN_S = 3600
 MAX_DEFINITION_BYTES = 16 * 2**20   # what the client itself allows for a serialized function
 MAX_DISK_MIB = 3 * 2**20            # 3 TiB
@@ -22,6 +22,7 @@ class Rules:
     """What this control plane's owner allows, and what the fleet has: every node it knows, down ones too."""
 
     allow_cpu_clusters: bool = False
+    max_timeout_s: int = 24 * 60 * 60           # 0: no limit
     fleet: tuple[Node, ...] = ()
 
 
@@ -29,6 +30,7 @@ def complaints(function: Function, rules: Rules, *, is_web: bool = False, packag
     """Everything that is wrong with a function, in sentences; empty when it may be created."""
     gpus = [GpuChoice(str(kind), int(str(count)), bool(exact)) for kind, count, exact in function.gpus]
     found = [
+        *_times(function, rules),
         *_limits(function, packaged_bytes),
         *_containers(function, function.min_nodes, function.max_nodes, function.buffer_nodes),
         *_gpu_counts(function, gpus, rules.fleet),
@@ -48,15 +50,21 @@ def scaling_complaints(function: Function, min_nodes: int, max_nodes: int, buffe
     return [*_containers(function, min_nodes, max_nodes, buffer_nodes), *_scaledown(function.name, scaledown_s)]
 
 
-def _limits(function: Function, packaged_bytes: int) -> Iterator[str]:
-    name = function.name
+def _times(function: Function, rules: Rules) -> Iterator[str]:
     times = {"timeout": function.timeout_s}
     if function.startup_timeout_s not in (0, function.timeout_s):   # a client that is told none sends the other
         times["startup_timeout"] = function.startup_timeout_s
+    most = rules.max_timeout_s
     for what, seconds in times.items():
-        if not 1 <= seconds <= MAX_TIMEOUT_S:
-            allowed = f"from 1 to {MAX_TIMEOUT_S} seconds (24 hours) are allowed"
-            yield f"{what}={seconds} on '{name}': {allowed}; split longer work into several calls"
+        if seconds < 1 or (most and seconds > most):
+            allowed = f"from 1 to {most} seconds ({most / 3600:g} hours) are allowed" if most else "at least 1 second is wanted"
+            advice = "split longer work into several calls; the fleet's owner can allow more (max_timeout_s in the configuration)"
+            yield f"{what}={seconds} on '{function.name}': {allowed}" + (f"; {advice}" if most else "")
+    yield from (f"experimental_options on '{function.name}': {complaint}" for complaint in options.complaints(function.options))
+
+
+def _limits(function: Function, packaged_bytes: int) -> Iterator[str]:
+    name = function.name
     yield from _scaledown(name, function.scaledown_s)
     if function.retries > MAX_RETRIES:
         yield f"retries={function.retries} on '{name}': at most {MAX_RETRIES} are allowed"

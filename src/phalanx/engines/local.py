@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phalanx.model.gpus import ALIASES, REAL_SHAPE
 
@@ -61,6 +61,11 @@ def nodes(machine: Machine, count: int, gpus: int, gpu: str) -> list[LocalNode]:
         f"node-{index}", f"{machine.hostname}-{index}", kind, min(gpus, whole), machine.cpu_milli, memory,
         simulated=True, rdma=True) for index in range(count)]
     return [*made, _without_gpus(machine, memory, simulated=True)] if gpus else made
+
+
+def renamed(node: LocalNode, name: str) -> LocalNode:
+    """With `name` in place of "node": a machine's agents need nodes of different names."""
+    return replace(node, node_id=name + node.node_id.removeprefix("node"))
 
 
 def _without_gpus(machine: Machine, memory_mib: int, simulated: bool) -> LocalNode:

@@ -58,6 +58,7 @@ class Failure:
     result: bytes = b""         # the serialized api_pb2.GenericResult the rank sent, if it sent one
     user_fault: bool = True     # charged to the user's retry budget
     input_id: str = ""          # the one input that failed; empty: all that were open
+    others: list[str] = field(default_factory=list)     # of a verdict: one line for each other rank, what it was doing
 
 
 @dataclass
@@ -85,6 +86,8 @@ class Member:
     reached: bool = False
     asked: bool = False         # for inputs: it is through import and @enter
     node_lost: bool = False     # nobody will confirm that it is cleaned up
+    doing: str = ""             # when the ranks were told to stop: "running the input"
+    remains: str = ""           # what its node could not remove
     created_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -106,8 +109,11 @@ class Assignment:
     gpu_type: str = ""          # the chosen preference
     gpu_choice: int = 0         # its place in Function.ranked
     max_inputs: int = 1
-    timeout_ms: int = 0         # of one attempt, from its first delivery; 0: none
+    timeout_ms: int = 0         # of one attempt, from its delivery to the last rank; 0: none
     startup_timeout_ms: int = 0 # from the first barrier to the end of import and @enter on every rank; 0: none
+    input_id: str = ""          # what it was started for; empty: a warm pool's setting
+    attempt: int = 1            # which attempt at that input it was started for
+    last_end: str = ""          # why the attempt before it ended
     verdict: Failure | None = None
     failures: list[Failure] = field(default_factory=list)
     stopping: str = ""          # Cause, once ranks are told to stop

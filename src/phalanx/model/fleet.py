@@ -13,7 +13,8 @@ class NodeState(StrEnum):
 
     UP = "up"
     CORDONED = "cordoned"    # an operator said: nothing new
-    DRAINING = "draining"    # what runs may end; a health finding or a scheduled event
+    DRAINING = "draining"    # what runs is to end: an operator, a health finding or a scheduled event
+    DRAINED = "drained"      # nothing runs on it any more
     DOWN = "down"            # not heard of, or declared dead
 
 

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import ClassVar
+
+
+class ByHand(StrEnum):
+    """What a person decided about a node. docs/states.md has the legal transitions, core/states.py the same table in code."""
+
+    SERVING = "serving"
+    CORDONED = "cordoned"       # no new work; what runs goes on
+    DRAINING = "draining"       # no new work; what runs is to end
+    DRAINED = "drained"         # nothing of any cluster is on it
 
 
 @dataclass
@@ -38,3 +48,6 @@ class NodeRecord:
     cordoned: str = ""          # by a person, with the reason
     removed: bool = False
     last_seen_ms: int = 0
+    by_hand: str = ByHand.SERVING
+    decided_by: str = ""        # who said so, as they called themselves
+    decided_ms: int = 0

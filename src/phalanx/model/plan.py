@@ -58,6 +58,7 @@ class Request:
     predicted_ms: int | None = None             # from the function's recent runs; None: nothing known
     timeout_ms: int = 24 * 3_600_000            # the upper bound of a run
     not_before_ms: int = 0                      # back-off after a failed start or a preemption
+    backoff_why: str = ""                       # what failed, for people
     attempt: int = 1
     warm: bool = False                          # no input waits for it: a pool's setting wants it
     evictions: int = 0                          # how often it has had others evicted for itself

@@ -17,7 +17,7 @@ class ReasonCode(StrEnum):
     DOMAIN = "domain"                # fabric_size, need, best: no NVLink domains with whole blocks free
     PROVISIONING = "provisioning"    # coming, ready_ms
     PREEMPTING = "preempting"        # victims were told to stop; starts when their nodes are clean
-    BACKOFF = "backoff"              # until_ms, attempt
+    BACKOFF = "backoff"              # until_ms, attempt, why
     DRAINING = "draining"            # it would fit if nodes were not cordoned, draining or down
     IMPOSSIBLE = "impossible"        # it can never fit this fleet: ask and largest
 
@@ -115,7 +115,7 @@ def _occupied(reason: Reason) -> str:
     if reason.number("held"):
         holders = reason.text("held_by")
         parts.append(f"{reason.number('held')} held" + (f" by {holders}" if holders else ""))
-    for name in ("draining", "cordoned", "down", "shared", "retained", "excluded", "reserved"):
+    for name in ("draining", "drained", "cordoned", "down", "shared", "retained", "excluded", "reserved"):
         if reason.number(name):
             why = reason.text(f"{name}_why")
             parts.append(f"{reason.number(name)} {name}" + (f" ({why})" if why else ""))
@@ -173,7 +173,8 @@ def _preempting(reason: Reason) -> str:
 
 
 def _backoff(reason: Reason) -> str:
-    return f"backing off after attempt {reason.number('attempt')}"
+    why = reason.text("why")
+    return f"backing off before the next start: {why}" if why else f"backing off after attempt {reason.number('attempt')}"
 
 
 def _draining(reason: Reason) -> str:

@@ -51,6 +51,7 @@ class Function:
     block_network: bool = False
     image_id: str = ""
     mount_ids: list[str] = field(default_factory=list)
+    secret_ids: list[str] = field(default_factory=list)     # the later wins where two have one variable
     options: dict[str, str] = field(default_factory=dict)    # experimental_options
     region: list[str] = field(default_factory=list)
     client_version: str = ""

@@ -25,6 +25,10 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, help="simulated GPUs of a virtual node")
     parser.add_argument("--gpu", help="the type they say they are; any takes every type")
     parser.add_argument("--runtime", choices=["auto", "crun", "runc", "runsc", "process"])
+    parser.add_argument("--node-name", default="node", help="what its nodes are called, with a number behind it: two agents of one "
+                        "control plane need two names")
+    parser.add_argument("--tasks-socket", type=Path, help="the control plane's socket for agents, where it is not this state folder's")
+    parser.add_argument("--peer-listen", help="address:port at which the agents of other nodes reach this one with heartbeats")
     parser.add_argument("--clean", action="store_true", help="stop what an agent that is gone has left running, remove it, and end")
     arguments = parser.parse_args()
     paths = Paths((arguments.state or default_state()).resolve())
@@ -40,7 +44,8 @@ def main() -> int:
         say(f"another agent works with {paths.state} already")
         return 1
     try:
-        agent = Agent(paths, chosen("nodes"), chosen("gpus"), chosen("gpu"), chosen("runtime"), config.join_secret, config.extra)
+        agent = Agent(paths, chosen("nodes"), chosen("gpus"), chosen("gpu"), chosen("runtime"), config.join_secret, config.extra,
+                      chosen("peer_listen"), arguments.tasks_socket, arguments.node_name)
         asyncio.run(agent.clean() if arguments.clean else agent.run())
     except (NotWelcome, NoRuntime, ValueError) as failure:
         say(str(failure))

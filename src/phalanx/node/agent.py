@@ -25,9 +25,10 @@ from .addresses import Ranges, agent_subnet
 from .bridge import bridge_name
 from .choose import Choice, choose
 from .container import Container, left_behind
-from .image import default_image
+from .image import default_image, nameservers
 from .launching import Launcher, LaunchFailed
 from .layers import Layers
+from .leases import Leases
 from .outbound import close_way, open_way
 from .outfit import Fleet
 from .preparing import Preparer, Refused
@@ -47,17 +48,21 @@ class NotWelcome(Exception):
 
 
 class Agent:
-    """`settings`: nodes, gpus, gpu, runtime, join_secret and extra of the configuration."""
+    """`settings`: nodes, gpus, gpu, runtime, join_secret, extra and peer_listen of the configuration. `tasks_socket`: the control plane's,
+    where it is not this state folder's; `node_name` begins the names of virtual nodes: several agents need several."""
 
-    def __init__(self, paths: Paths, nodes: int, gpus: int, gpu: str, runtime: str, join_secret: str, extra: dict[str, str]) -> None:
+    def __init__(
+        self, paths: Paths, nodes: int, gpus: int, gpu: str, runtime: str, join_secret: str, extra: dict[str, str],
+        peer_listen: str = "127.0.0.1:0", tasks_socket: Path | None = None, node_name: str = "node",
+    ) -> None:
+        self.tasks_socket, self.peer_listen = tasks_socket or paths.tasks_socket, peer_listen
         self.paths, self.runtime_wanted, self.secret, self.extra = paths, runtime, join_secret, extra
         self.machine = machine.look()
-        self.nodes = {node.node_id: node for node in local.nodes(self.machine, nodes, gpus, gpu)}
+        supplied = (local.renamed(node, node_name) for node in local.nodes(self.machine, nodes, gpus, gpu))
+        self.nodes = {node.node_id: node for node in supplied}
         self.containers: dict[Key, Container] = {}
         self.gone: set[Key] = set()                   # stopped before they were prepared: a late Prepare changes nothing
         self.session: Session | None = None
-        self.welcome: agent_pb2.Welcome | None = None
-        self.lost_at_ms = 0
         self._jobs: set[asyncio.Task[None]] = set()
         self._preparing: dict[Key, asyncio.Task[None]] = {}
         self._bridging: asyncio.Task[None] | None = None
@@ -81,8 +86,11 @@ class Agent:
         self.agent_id = self._own_id()
         await self._choose_runtime()
         await self._adopt()
+        self.preparer.zygotes.warm_as_before()
+        await self.leases.peers.open(self.peer_listen, self.paths.node / "peers.port")
         serving = asyncio.create_task(self._serve())
-        watching = asyncio.create_task(self._watch_outage())
+        watching = asyncio.create_task(self.leases.watch())
+        watching.add_done_callback(say_failure)
         leaving = asyncio.create_task(self._leaving.wait())
         launcher_gone = asyncio.create_task(self.launcher.gone())
         await asyncio.wait({serving, leaving, launcher_gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -97,6 +105,7 @@ class Agent:
             await self.launcher.leave()
         if not serving.cancelled():
             serving.result()
+        self.leases.peers.close()
         await self._leave()
 
     # ---------------------------------------------------------------- beginning and end
@@ -104,7 +113,7 @@ class Agent:
     def _make_folders(self) -> None:
         self.paths.run.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.paths.agents_run.mkdir(mode=0o700, exist_ok=True)
-        for name in ("containers", "layers", "images"):
+        for name in ("containers", "layers", "images", "zygotes"):
             (self.paths.node / name).mkdir(parents=True, exist_ok=True)
         self.paths.node.chmod(0o700)
 
@@ -133,7 +142,7 @@ class Agent:
         self.fleet = Fleet(
             agent_id=self.agent_id, runtime=self.choice.runtime, program=self.choice.program, rootless=self.choice.rootless,
             single_user=self.choice.single_user, containers=self.paths.node / "containers", run=self.paths.agents_run,
-            tasks_socket=self.paths.tasks_socket, image=image, boot_id=machine.boot_id(),
+            tasks_socket=self.tasks_socket, image=image, boot_id=machine.boot_id(),
             simulated=all(node.simulated for node in self.nodes.values()), extra=self.extra)
         self.preparer = Preparer(self.fleet, self.launcher, Layers(self.paths.node / "layers"), self.nodes)
         say(f"runtime {self.choice.runtime}: {self.choice.reason}")
@@ -156,6 +165,9 @@ class Agent:
         for folder in self.fleet.containers.iterdir():
             if not (folder / "spec.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)
+        await self.preparer.zygotes.sweep()
+        self.leases = Leases(self.agent_id, self.fleet.boot_id, self.secret, self.containers, self.paths.node)
+        self.leases.adopt()
 
     async def _leave(self) -> None:
         """Interrupt every container, wait a little, kill, remove; then the bridge and the launcher."""
@@ -172,7 +184,7 @@ class Agent:
                 ending.append(asyncio.create_task(container.over.wait()))
         if ending:
             await asyncio.wait(ending, timeout=_LAST_GRACE_MS / 1000 + 1)
-        await asyncio.gather(*(container.release() for container in running))
+        await asyncio.gather(*(container.release() for container in running), self.preparer.zygotes.leave())
         if self._jobs:      # releases that the server asked for are still removing folders
             await asyncio.wait(set(self._jobs), timeout=_LAST_GRACE_MS / 1000)
         with contextlib.suppress(LaunchFailed):
@@ -189,7 +201,7 @@ class Agent:
         """Be connected, for ever: a server that is away comes back."""
         delay = _BACKOFF_SECONDS[0]
         while True:
-            channel = TasksChannel(self.paths.tasks_socket)
+            channel = TasksChannel(self.tasks_socket)
             try:
                 await self._session(Session(channel))
                 delay = _BACKOFF_SECONDS[0]
@@ -198,17 +210,19 @@ class Agent:
             finally:
                 if self.session is not None:
                     self.session, delay = None, _BACKOFF_SECONDS[0]
-                    self.lost_at_ms = machine.boottime_ms()
                 channel.close()
             await asyncio.sleep(delay)
             delay = min(delay * 2, _BACKOFF_SECONDS[1])
 
     async def _session(self, session: Session) -> None:
-        session.send(agent_pb2.FromAgent(register=self._register()))
+        register = self._register()
+        session.send(agent_pb2.FromAgent(register=register))
         beating: asyncio.Task[None] | None = None
         try:
             async for message in session.messages():
                 if message.HasField("welcome"):
+                    self._check_welcome(message.welcome)
+                    self.leases.welcomed(message.welcome, register.boottime_ms)
                     await self._welcome(session, message.welcome)
                     beating = asyncio.create_task(self._beat(session, message.welcome.heartbeat_ms or 5000))
                 else:
@@ -217,15 +231,17 @@ class Agent:
             if beating is not None:
                 beating.cancel()
 
-    async def _welcome(self, session: Session, welcome: agent_pb2.Welcome) -> None:
+    @staticmethod
+    def _check_welcome(welcome: agent_pb2.Welcome) -> None:
         if welcome.refusal:
             raise NotWelcome(welcome.refusal)
-        self.welcome = welcome
+
+    async def _welcome(self, session: Session, welcome: agent_pb2.Welcome) -> None:
         if self.choice.runtime != "process" and self.preparer.ranges is None:
             # Begun, it is finished: a bridge that comes to be after we have left would stay.
             self._bridging = self._job(self._make_bridge(welcome.workspace_prefix))
             await asyncio.shield(self._bridging)
-        self.session, self.lost_at_ms = session, 0
+        self.session = session
         for container in self.containers.values():
             if container.phase in ("prepared", "running", "ended"):
                 container.report_again()
@@ -237,7 +253,7 @@ class Agent:
         preferred = json.loads(memory.read_text())["ipv4"] if memory.exists() else ""
         try:
             made = await self.launcher.ask(task="bridge", bridge={
-                "name": bridge_name(self.agent_id), "ipv6": subnet, "preferred": preferred})
+                "name": bridge_name(self.agent_id), "ipv6": subnet, "preferred": preferred, "nameservers": nameservers()})
         except LaunchFailed as failure:
             say(f"no container network: {failure}")
             self.preparer.network_failure = str(failure)
@@ -260,28 +276,17 @@ class Agent:
             for c in self.containers.values() if c.phase in ("prepared", "running", "ended")]
         return agent_pb2.Register(
             protocol_version=PROTOCOL, agent_id=self.agent_id, boot_id=self.fleet.boot_id, engine="local", nodes=facts, adopted=adopted,
-            secret=self.secret)
+            secret=self.secret, peer_address=self.leases.peers.address, boottime_ms=machine.boottime_ms())
 
     async def _beat(self, session: Session, every_ms: int) -> None:
         while True:
-            session.send(agent_pb2.FromAgent(heartbeat=agent_pb2.Heartbeat(boottime_ms=machine.boottime_ms())))
+            session.send(agent_pb2.FromAgent(heartbeat=self.leases.beat()))
+            self.leases.connected()
             await asyncio.sleep(every_ms / 1000)
 
     def _send(self, message: agent_pb2.FromAgent) -> None:
         if self.session is not None:
             self.session.send(message)
-
-    async def _watch_outage(self) -> None:
-        """Design rule 3: without a server for longer than the limit, the ranks stop: it may have started them elsewhere."""
-        while True:
-            await asyncio.sleep(1)
-            limit = self.welcome.outage_limit_ms if self.welcome else 0
-            if not limit or not self.lost_at_ms or machine.boottime_ms() - self.lost_at_ms < limit:
-                continue
-            for container in self.containers.values():
-                if container.phase == "running":
-                    container.stop(signal.SIGINT, _LAST_GRACE_MS)
-            self.lost_at_ms = 0
 
     # ---------------------------------------------------------------- commands
 
@@ -289,6 +294,12 @@ class Agent:
         kind = message.WhichOneof("message")
         command = getattr(message, kind) if kind else None
         if command is None:
+            return
+        if kind == "beat_answer":
+            self.leases.answered(command.boottime_ms)
+            return
+        if kind == "peers":
+            self.leases.placed(command)
             return
         key = (command.assignment, command.rank)
         container = self.containers.get(key)
@@ -364,9 +375,10 @@ class Agent:
         if container is not None:
             remains = await container.release()
             self.containers.pop(key, None)
-            await self.preparer.forget(container.spec.name)
-            if remains:
+            if remains:     # its folder, addresses and cards stay taken: the next agent tries again
                 self.preparer.unschedulable[container.spec.node_id] = f"{remains} remains of {container.spec.task_id}"
+            else:
+                await self.preparer.forget(container.spec.name)
         self.gone.discard(key)
         self._send(agent_pb2.FromAgent(released=agent_pb2.Released(assignment=key[0], rank=key[1], remains=remains)))
 

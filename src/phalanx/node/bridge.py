@@ -23,14 +23,16 @@ class NoRange(Exception):
     """Every candidate range is used by the machine already."""
 
 
-def make(name: str, ipv6: str, preferred: str) -> dict[str, Any]:
-    """Make the bridge, or find it made; answers its ranges. `ipv6` is this agent's /64, `preferred` the IPv4 range it had before.
+def make(name: str, ipv6: str, preferred: str, nameservers: list[str]) -> dict[str, Any]:
+    """Make the bridge, or find it made; answers its ranges. `ipv6` is this agent's /64, `preferred` the IPv4 range it had before,
+    `nameservers` are the addresses that containers ask for names.
 
     Raises NoRange, ProgramFailed.
     """
     with _one_at_a_time():
         existing = _range_of(name)
         if existing:
+            firewall.set_rules(name, existing, nameservers)
             return {"name": name, "ipv4": existing, "ipv6": ipv6}
         used = networks_in_use()
         wanted6 = ipaddress.ip_network(ipv6)
@@ -46,7 +48,7 @@ def make(name: str, ipv6: str, preferred: str) -> dict[str, Any]:
             f"link set {name} up\n"
         ))
     try:
-        firewall.open_for(name, str(chosen))
+        firewall.open_for(name, str(chosen), nameservers)
         _forward(name)
     except (programs.ProgramFailed, OSError):
         remove(name)

@@ -31,8 +31,10 @@ class Container:
         self.spec, self.launcher, self.send = spec, launcher, send
         self.phase = "preparing"          # then prepared, running, ended, released
         self.started_ms = 0
+        self.until_ms = self.reached_ms = 0     # its lease, as the shim knows it; 0: none
         self.ended: Exit | None = None
         self.remains = ""
+        self.fenced = False               # we have told it to stop, for its lease is over
         self._writer: asyncio.StreamWriter | None = None
         self._listening: asyncio.Task[None] | None = None
         self._pumping: asyncio.Task[None] | None = None
@@ -70,8 +72,14 @@ class Container:
         else:
             self.report_again()
 
-    def stop(self, signal: int, grace_ms: int) -> None:
-        self._tell(do="stop", signal=signal, grace_ms=grace_ms)
+    def stop(self, signal: int, grace_ms: int, fenced: str = "") -> None:
+        """`fenced`: why it must not run on, where that is for its lease."""
+        self._tell(do="stop", signal=signal, grace_ms=grace_ms, fenced=fenced)
+
+    def lease(self, until_ms: int, reached_ms: int) -> None:
+        """It may run until then without another word from us; 0: for ever."""
+        self.until_ms, self.reached_ms = until_ms, reached_ms
+        self._tell(do="lease", until_ms=until_ms, reached_ms=reached_ms)
 
     async def check(self, addresses: list[str]) -> list[str]:
         """The addresses that do not answer from inside its network."""
@@ -90,7 +98,8 @@ class Container:
             self._tell(do="release")
             await self._released.wait()
         self.phase = "released"
-        await asyncio.to_thread(shutil.rmtree, self.spec.folder, ignore_errors=True)
+        if not self.remains:    # else the next agent tries again, and knows by the folder which node it is about
+            await asyncio.to_thread(shutil.rmtree, self.spec.folder, ignore_errors=True)
         await asyncio.to_thread(shutil.rmtree, self.spec.api_folder, ignore_errors=True)
         return self.remains
 
@@ -162,7 +171,7 @@ class Container:
             assignment=self.spec.assignment, rank=self.spec.rank, code=ended.code, signal=ended.signal, oom_killed=ended.oom_killed,
             memory_limit_mib=ended.memory_limit_bytes // _MIB, memory_peak_mib=ended.memory_peak_bytes // _MIB,
             log_end_offset=ended.log_end, boottime_ms=ended.boottime_ms, sentence=ended.sentence, never_started=ended.never_started,
-            unseen=ended.unseen)
+            unseen=ended.unseen, fenced=ended.fenced, unkillable=ended.unkillable)
 
     # ---------------------------------------------------------------- the shim
 
@@ -171,6 +180,7 @@ class Container:
         hello = json.loads(await reader.readline())
         self.phase = hello["phase"]
         self.started_ms = hello["boottime_ms"]
+        self.until_ms, self.reached_ms = hello.get("until_ms", 0), hello.get("reached_ms", 0)
         self.ended = Exit(**hello["exit"]) if hello["exit"] else None
         self._listening = asyncio.create_task(self._listen(reader))
         self._listening.add_done_callback(say_failure)

@@ -1,8 +1,9 @@
 """The words between a shim and the agent: JSON lines over a Unix socket, version 1. stdlib only.
 
-To the shim:   {"do": "start"} · {"do": "stop", "signal": 2, "grace_ms": 30000} · {"do": "check", "id": 1, "addresses": [...]}
-               {"do": "acknowledge", "offset": 4711} · {"do": "release"}
-To the agent:  {"say": "hello", "version": 1, "phase": "prepared", "boottime_ms": 0, "exit": null} first, then
+To the shim:   {"do": "start"} · {"do": "stop", "signal": 2, "grace_ms": 30000, "fenced": ""} · {"do": "check", "id": 1, "addresses": [...]}
+               {"do": "acknowledge", "offset": 4711} · {"do": "release"} · {"do": "lease", "until_ms": …, "reached_ms": …}
+To the agent:  {"say": "hello", "version": 1, "phase": "prepared", "boottime_ms": 0, "exit": null, "until_ms": 0, "reached_ms": 0}
+               first, then
                {"say": "started", "boottime_ms": …} · {"say": "logs"} · {"say": "ended", "exit": {…}}
                {"say": "checked", "id": 1, "silent": [...]} · {"say": "released", "remains": ""}
 """

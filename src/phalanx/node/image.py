@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import os
 import shutil
 import subprocess
@@ -104,6 +105,17 @@ def resolv_conf() -> str:
             if any(line.startswith("nameserver") for line in lines):
                 return "\n".join(lines) + "\n"
     return ""
+
+
+def nameservers() -> list[str]:
+    """The addresses in it, without link-local ones, which mean nothing in another network."""
+    found = []
+    for line in resolv_conf().splitlines():
+        words = line.split()
+        if words[:1] == ["nameserver"] and len(words) > 1:
+            with contextlib.suppress(ValueError):
+                found.append(str(ipaddress.ip_address(words[1])))
+    return [address for address in found if "%" not in address]
 
 
 def _make_skeleton(root: Path, prefix: str) -> None:

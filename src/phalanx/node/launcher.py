@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 # Loaded here, once, for every shim that is forked later.
-from . import bridge, oci, process, programs, shim, trial  # noqa: F401
+from . import bridge, oci, process, programs, shim, trial, zygote  # noqa: F401
 
 VERSION = 1
 

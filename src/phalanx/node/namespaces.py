@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-NEWNS, NEWNET, NEWUSER = 0x00020000, 0x40000000, 0x10000000
+NEWNS, NEWNET, NEWUSER, NEWUTS, NEWIPC = 0x00020000, 0x40000000, 0x10000000, 0x04000000, 0x08000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE, MS_BIND, MS_REMOUNT = 1, 2, 4, 0x4000, 1 << 18, 0x1000, 32
 _SET_CHILD_SUBREAPER = 36
 _DETACH = 2
@@ -34,7 +34,11 @@ def unmount(target: str) -> None:
 
 def become_subreaper() -> None:
     """Orphans of this process's descendants become its children, instead of init's."""
-    _check(_libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+    prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def prctl(option: int, value: int) -> None:
+    _check(_libc.prctl(option, value, 0, 0, 0), f"prctl {option}")
 
 
 def private_mounts() -> None:

@@ -14,10 +14,12 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
-from . import cgroups, namespaces, network, processes, programs
-from .oci_config import bundle_config, process_config
+from . import cgroups, forking, namespaces, network, programs
+from .forking import NotForked
+from .oci_config import bundle_config, fork_request, process_config
 from .runtime import Runtime, RuntimeFault
 from .spec import Spec
 
@@ -52,6 +54,11 @@ class OciRuntime(Runtime):
 
     def start(self, stdout: int, stderr: int) -> int:
         spec = self.spec
+        if spec.zygote:
+            try:
+                return self._fork(stdout, stderr)
+            except NotForked as why:
+                print(f"not forked from the zygote, but started by {spec.runtime}: {why}", file=sys.stderr, flush=True)
         process = os.path.join(spec.folder, "process.json")
         with open(os.open(process, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(process_config(spec, spec.command, spec.environment, spec.working_folder), file)
@@ -61,6 +68,14 @@ class OciRuntime(Runtime):
             main = int(file.read())
         self.group = os.getpgid(main)       # the runtime gives it a session of its own
         return main
+
+    def _fork(self, stdout: int, stderr: int) -> int:
+        """What `exec` does, without an interpreter's start and the runner's import."""
+        spec = self.spec
+        request = fork_request(spec, spec.command, spec.environment, spec.working_folder)
+        self.forked = forking.fork(spec.zygote, request, stdout, stderr, self.first, "" if spec.rootless else spec.cgroup)
+        self.group = os.getpgid(self.forked.pid)
+        return self.forked.pid
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -86,7 +101,7 @@ class OciRuntime(Runtime):
         return not self.spec.rootless
 
     def members(self) -> set[int]:
-        return processes.descendants(os.getpid()) if self.spec.rootless else cgroups.processes(self.spec.cgroup)
+        return self.family() if self.spec.rootless else cgroups.processes(self.spec.cgroup)
 
     def memory_use(self) -> cgroups.MemoryUse:
         return cgroups.memory_use(self.spec.cgroup) if self.enforces_memory else super().memory_use()

@@ -13,6 +13,10 @@ CAPABILITIES = [
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE",
     "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT", "CAP_AUDIT_WRITE",
 ]
+_NUMBERS = {     # linux/capability.h
+    "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7,
+    "CAP_SETPCAP": 8, "CAP_NET_BIND_SERVICE": 10, "CAP_SYS_CHROOT": 18, "CAP_AUDIT_WRITE": 29, "CAP_SETFCAP": 31,
+}
 OPEN_FILES = 1048576
 # The kernel reaps the children of a process that ignores SIGCHLD: a reaper without a program of its own.
 FIRST_PROCESS = ["/usr/bin/env", "--ignore-signal=CHLD", "sleep", "infinity"]
@@ -61,6 +65,19 @@ def process_config(spec: Spec, command: list[str], environment: dict[str, str], 
         "rlimits": [_rlimit("RLIMIT_NOFILE", OPEN_FILES), _rlimit("RLIMIT_MEMLOCK", resource.RLIM_INFINITY)],
         "noNewPrivileges": False,
     }
+
+
+def fork_request(spec: Spec, command: list[str], environment: dict[str, str], folder: str) -> dict[str, Any]:
+    """The same process for a zygote (zygote_inside.py), which knows no names of limits and capabilities."""
+    process = process_config(spec, command, environment, folder)
+    limits = [(getattr(resource, limit["type"]), *(_plain(limit[side]) for side in ("soft", "hard"))) for limit in process["rlimits"]]
+    return {
+        "argv": command, "env": list(environment.items()), "cwd": folder, "rlimits": limits,
+        "capabilities": [_NUMBERS[name] for name in CAPABILITIES]}
+
+
+def _plain(limit: int) -> int:
+    return resource.RLIM_INFINITY if limit == (1 << 64) - 1 else limit
 
 
 def _rlimit(name: str, wanted: int) -> dict[str, Any]:

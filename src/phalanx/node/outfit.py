@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import unicodedata
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,8 @@ _PIDS = 32_768
 # Shares only mean something next to others'. With the usual 1024 a core, a container of the default 0.125 core had an eighth of the weight
 # of any plain process beside it: importing the runner took 6 s instead of 1 on a busy machine. So it weighs as much as one.
 _SHARES_PER_CORE = 8192
+# Top folders that bring the client and what it needs → where its packages lie in them.
+CLIENT_TREES = {"pkg": "pkg", "__modal": "__modal/deps"}
 INSIDE = "/run/phalanx"      # the API socket and the arguments, in the container
 # For blobs, whose URLs are TCP ones. Out of the way: not 127.0.0.1, and above the ports that the kernel hands out.
 _HTTP_HOST, _HTTP_PORT = "127.127.0.1", 61899
@@ -56,8 +59,10 @@ class Fleet:
 
 def outfit(
     ask: agent_pb2.Prepare, fleet: Fleet, layers: list[Path], addresses: Addresses, cards: list[gpus.Card], node_memory_mib: int,
+    zygote_for: Callable[[Spec, list[Path]], str] = lambda spec, layers: "",
 ) -> Spec:
-    """Write the container's folder and answer its spec. `layers` are folders, lowest first; `cards` are its own real GPUs."""
+    """Write the container's folder and answer its spec. `layers` are folders, lowest first; `cards` are its own real GPUs;
+    `zygote_for` answers the socket of a zygote that the runner may be forked from."""
     name = f"{ask.assignment}-{ask.rank}"
     folder = fleet.containers / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -72,12 +77,14 @@ def outfit(
         runtime=fleet.runtime, program=fleet.program, hostname=host_name(ask.function_name, ask.assignment, ask.rank),
         limits=_limits(ask, memory), cgroup=f"phalanx-{_short(fleet.agent_id)}-{name}", rootless=fleet.rootless,
         single_user=fleet.single_user, node_id=ask.node_id, network=addresses.network,
-        ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id,
+        ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id, size=ask.size, grace_ms=ask.grace_ms,
         cards=[card.minor for card in cards])
     if fleet.runtime == "process":
         _dress_process(spec, ask, fleet, layers, cards)
     else:
         _dress_container(spec, ask, fleet, layers)
+    if not ask.command:
+        spec.zygote = zygote_for(spec, layers)
     spec.save()
     return spec
 
@@ -116,10 +123,10 @@ def _dress_container(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: l
     (etc / "resolv.conf").write_text("" if ask.block_network else resolv_conf())
     spec.http_address = f"{_HTTP_HOST}:{_HTTP_PORT}"
     spec.command = list(ask.command) or [image.python, "-u", "-m", "modal._container_entrypoint"]
-    spec.environment = _environment(ask, INSIDE, "/root", ["/root", "/pkg", "/__modal/deps"], image.path) | hardware.environment
+    spec.environment = _environment(ask, INSIDE, "/root", client_search(), image.path) | hardware.environment
     if hardware.devices:
         spec.environment["PATH"] += f":{gpus.TOOL_FOLDER}"
-    spec.environment |= ask.environment
+    _add(spec.environment, ask.environment)
     if hardware.environment.get("LD_LIBRARY_PATH") and "LD_LIBRARY_PATH" in ask.environment:
         spec.environment["LD_LIBRARY_PATH"] = f"{ask.environment['LD_LIBRARY_PATH']}:{hardware.environment['LD_LIBRARY_PATH']}"
 
@@ -129,21 +136,20 @@ def _dress_process(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: lis
     root = Path(spec.folder) / "root"
     for name in ("root", "tmp"):
         (root / name).mkdir(parents=True)
+    apart = not _overlap(layers)
     for layer in layers:
-        _lay(layer, root)
+        _lay(layer, root, CLIENT_TREES if apart else ())
     command = list(ask.command) or [fleet.image.python, "-u", "-m", "modal._container_entrypoint"]
     spec.command = _with_resolver(command)
     spec.working_folder = str(root / "root")
     spec.http_address = f"{spec.ipv4}:{_HTTP_PORT}"
-    search = [str(root / "root"), str(root / "pkg"), str(root / "__modal/deps")]
-    if os.path.isabs(shown := fleet.extra.get("image.site_packages", "")):
-        search.append(shown)
+    search = process_search(fleet, root / "root", layers)
     path = f"{os.path.dirname(fleet.image.python)}:{os.environ.get('PATH', '')}"
     spec.environment = _environment(ask, spec.api_folder, spec.working_folder, search, path)
     spec.environment["TMPDIR"] = str(root / "tmp")
     if not fleet.simulated:      # nothing else keeps a plain process off the other cards
         spec.environment["CUDA_VISIBLE_DEVICES"] = ",".join(card.uuid for card in cards)
-    spec.environment |= ask.environment
+    _add(spec.environment, ask.environment)
 
 
 def hosts(name: str, ipv4: str, ipv6: str) -> str:
@@ -153,7 +159,32 @@ def hosts(name: str, ipv4: str, ipv6: str) -> str:
     )
 
 
+def client_search() -> list[str]:
+    """Where a container's Python finds modules, before its own folders."""
+    return ["/root", *(f"/{tree}" for tree in CLIENT_TREES.values())]
+
+
+def process_search(fleet: Fleet, home: Path, layers: list[Path]) -> list[str]:
+    """The same for a plain process: the client's packages are used where the layers lie, unless two layers have parts of one package."""
+    trees = [home.parent] if _overlap(layers) else list(reversed(layers))
+    search = [str(home), *(str(tree / place) for place in CLIENT_TREES.values() for tree in trees if (tree / place).is_dir())]
+    if os.path.isabs(shown := fleet.extra.get("image.site_packages", "")):
+        search.append(shown)
+    return search
+
+
+def _overlap(layers: list[Path]) -> bool:
+    trees = [layer / place for layer in layers for place in CLIENT_TREES.values() if (layer / place).is_dir()]
+    names = [entry.name for tree in trees for entry in tree.iterdir() if entry.name != "__pycache__"]
+    return len(names) > len(set(names))
+
+
 def _environment(ask: agent_pb2.Prepare, inside: str, home: str, search: list[str], path: str) -> dict[str, str]:
+    return base_environment(inside, home, search, path) | {"MODAL_TASK_ID": ask.task_id}
+
+
+def base_environment(inside: str, home: str, search: list[str], path: str) -> dict[str, str]:
+    """What all containers have; `inside` is the folder of the API socket and the arguments."""
     return {
         "PATH": path,
         "HOME": home,
@@ -162,12 +193,19 @@ def _environment(ask: agent_pb2.Prepare, inside: str, home: str, search: list[st
         "PYTHONUNBUFFERED": "1",
         "MODAL_IS_REMOTE": "1",
         "MODAL_SERVER_URL": f"unix://{inside}/api.sock",
-        "MODAL_TASK_ID": ask.task_id,
         "MODAL_CONTAINER_ARGUMENTS_PATH": f"{inside}/arguments",
         "MODAL_DISABLE_API_PROXY": "1",
         "MODAL_CLOUD_PROVIDER": "CLOUD_PROVIDER_UNSPECIFIED",
         "MODAL_REGION": "local",
     }
+
+
+def _add(environment: dict[str, str], asked: Mapping[str, str]) -> None:
+    """The function's own variables win, but for the runner's way to its packages: those of the function come behind."""
+    search = environment["PYTHONPATH"]
+    environment |= asked
+    if "PYTHONPATH" in asked:
+        environment["PYTHONPATH"] = f"{search}:{asked['PYTHONPATH']}"
 
 
 def _with_layers(mount: Mount, layers: list[Path]) -> Mount:
@@ -177,17 +215,13 @@ def _with_layers(mount: Mount, layers: list[Path]) -> Mount:
     return Mount(mount.source, mount.target, mount.writable, over)
 
 
-def _lay(layer: Path, root: Path) -> None:
-    """Packages are linked as whole folders; what lies in /root and elsewhere is copied, for programs may write there."""
+def _lay(layer: Path, root: Path, left_out: Collection[str]) -> None:
+    """Copied, for programs may write there."""
     for entry in sorted(layer.iterdir()):
         target = root / entry.name
-        if entry.name in ("pkg", "__modal") and not target.exists():
-            target.symlink_to(entry)
-        elif entry.is_dir():
-            if target.is_symlink():
-                linked = target.resolve()
-                target.unlink()
-                shutil.copytree(linked, target)
+        if entry.name in left_out:
+            continue
+        if entry.is_dir():
             shutil.copytree(entry, target, dirs_exist_ok=True)
         else:
             shutil.copy2(entry, target)

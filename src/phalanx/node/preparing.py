@@ -20,6 +20,7 @@ from .gpus import find_gpus
 from .launching import Launcher, LaunchFailed
 from .layers import BadLayer, Layers
 from .outfit import Addresses, Fleet, outfit
+from .zygotes import Zygotes
 
 T = TypeVar("T")
 Fetch = Callable[[str], AsyncIterator[agent_pb2.LayerFile]]
@@ -40,6 +41,7 @@ class Preparer:
         self.fleet, self.launcher, self.layers, self.nodes = fleet, launcher, layers, nodes
         self.ranges: Ranges | None = None
         self.network_failure = "the server has not said yet which workspace this is"
+        self.zygotes = Zygotes(fleet, launcher, fleet.containers.parent / "zygotes")
         self.cards = Cards() if fleet.simulated else Cards(find_gpus().cards)
         self.unschedulable: dict[str, str] = {}       # node → what remains there
 
@@ -51,7 +53,9 @@ class Preparer:
             folders = await asyncio.gather(*(self.layers.folder_of(layer, fetch) for layer in ask.layer_ids))
             cards = [] if self.fleet.simulated else self.cards.take(name, ask.gpu_count)
             spec = await _to_its_end(asyncio.to_thread(
-                outfit, ask, self.fleet, list(folders), self._addresses(name, ask), cards, self.nodes[ask.node_id].memory_mib))
+                outfit, ask, self.fleet, list(folders), self._addresses(name, ask), cards, self.nodes[ask.node_id].memory_mib,
+                self.zygotes.socket_for))
+            self.zygotes.warm(list(folders))
             container = Container(spec, self.launcher, send)
             await self._launch(container)
         except (BadLayer, GRPCError) as error:

@@ -10,14 +10,17 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import time
 
-from . import processes
+from . import forking, processes
+from .forking import NotForked
 from .runtime import Runtime, RuntimeFault
 from .spec import Spec
 
 # Says whose a process is, when the shim that was its parent is gone.
 MARK = "PHALANX_CONTAINER"
+_RAISED = (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK)
 
 
 class ProcessRuntime(Runtime):
@@ -30,6 +33,11 @@ class ProcessRuntime(Runtime):
 
     def start(self, stdout: int, stderr: int) -> int:
         spec = self.spec
+        if spec.zygote:
+            try:
+                return self._fork(stdout, stderr)
+            except NotForked as why:
+                print(f"not forked from the zygote, but started as a process: {why}", file=sys.stderr, flush=True)
         try:
             process = subprocess.Popen(
                 spec.command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=spec.working_folder,
@@ -39,6 +47,16 @@ class ProcessRuntime(Runtime):
         process.returncode = 0        # the shim waits for it; Popen must not
         self.group = process.pid
         return process.pid
+
+    def _fork(self, stdout: int, stderr: int) -> int:
+        spec = self.spec
+        hard = [(kind, resource.getrlimit(kind)[1]) for kind in _RAISED]
+        request = {
+            "argv": spec.command, "env": list((spec.environment | {MARK: spec.cgroup}).items()), "cwd": spec.working_folder,
+            "rlimits": [(kind, limit, limit) for kind, limit in hard], "capabilities": None}
+        self.forked = forking.fork(spec.zygote, request, stdout, stderr)
+        self.group = self.forked.pid
+        return self.group
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -63,15 +81,15 @@ class ProcessRuntime(Runtime):
         return "" if self.kill() else f"processes {sorted(self.members())} that SIGKILL does not end"
 
     def members(self) -> set[int]:
-        """Descendants of the shim, or, when this is not the shim, processes that carry the container's mark."""
-        if self.group:
-            return processes.descendants(os.getpid())
+        """Descendants of the shim and of a forked process's waiter; where one of them is gone, what carries the container's mark."""
+        if self.group and not (self.forked and self.forked.lost):
+            return self.family()
         return processes.with_environment(f"{MARK}={self.spec.cgroup}")
 
 
 def _raise_limits() -> None:
     """As far as this user may: the soft limits up to the hard ones."""
-    for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK):
+    for kind in _RAISED:
         _, hard = resource.getrlimit(kind)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (hard, hard))

@@ -1,13 +1,16 @@
 """What every runtime does for a shim. One object per container, used inside the shim only. stdlib only.
 
-prepare → start → (signal) → kill → release. `prepare` does all slow work; `start` begins the user's process in it. A warm start fits:
-prepare then parks a process that has the runner imported, and start hands it its task.
+prepare → start → (signal) → kill → release. `prepare` does all slow work; `start` begins the user's process in it, by exec or forked from
+a zygote.
 """
 
 from __future__ import annotations
 
+import os
+
 from . import processes
 from .cgroups import MemoryUse
+from .forking import Forked
 from .spec import Spec
 
 
@@ -20,6 +23,7 @@ class Runtime:
         self.spec = spec
         self.watched_peak = 0
         self.watched_kill = False
+        self.forked: Forked | None = None       # by a zygote: not our child, its status comes over a socket
 
     @property
     def enforces_memory(self) -> bool:
@@ -72,8 +76,20 @@ class Runtime:
         raise NotImplementedError
 
 
+    def family(self) -> set[int]:
+        """Descendants of this shim, and of the waiter of a forked process."""
+        found = processes.descendants(os.getpid())
+        if self.forked and not self.forked.lost:
+            found |= processes.descendants(self.forked.waiter)
+        return found
+
+
 def make(spec: Spec) -> Runtime:
     """The runtime that the spec names."""
+    if spec.serves:
+        from .zygote import OciZygote, ProcessZygote
+
+        return ProcessZygote(spec) if spec.runtime == "process" else OciZygote(spec)
     if spec.runtime == "process":
         from .process import ProcessRuntime
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from . import gpu_memory, namespaces, network, runtime
+from . import forking, gpu_memory, namespaces, network, runtime
 from .control import Listener
 from .relay import Relay
 from .runtime import RuntimeFault
@@ -29,6 +29,9 @@ from .spool import STDERR, STDOUT, SYSTEM, SpoolWriter
 _READ = 64 * 1024
 _MEMORY_WATCH_SECONDS = 0.5
 _LINGER_SECONDS = 0.05
+_LEASE_LOOK_SECONDS = 3.0       # timers don't count time asleep, leases do
+_LEASE_SLACK_MS = 2_000         # the agent stops it by then, and says why; this is for when there is no agent
+_UNKILLABLE_SECONDS = 10.0
 
 
 def run(folder: str, report: Callable[[dict[str, Any]], None]) -> None:
@@ -56,8 +59,11 @@ class Shim:
         self.timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_order = itertools.count()
         self.main = 0
+        self.status: int | None = None      # as wait(2) gives it; None: nobody saw the end
         self.stopping = False
         self.kill_at = 0.0
+        self.until_ms = self.reached_ms = 0     # its lease: 0 for none
+        self.fenced = ""
         self.started_ms = 0
         self.ended: Exit | None = None
         self.pipes: dict[int, int] = {}     # descriptor → stream
@@ -107,14 +113,17 @@ class Shim:
     # ---------------------------------------------------------------- what the agent asks
 
     def _state(self) -> dict[str, Any]:
-        return {"phase": self.phase, "boottime_ms": self.started_ms, "exit": None if self.ended is None else asdict(self.ended)}
+        return {"phase": self.phase, "boottime_ms": self.started_ms, "exit": None if self.ended is None else asdict(self.ended),
+                "until_ms": self.until_ms, "reached_ms": self.reached_ms}
 
     def _obey(self, message: dict[str, Any]) -> None:
         match message["do"]:
             case "start":
                 self._start()
             case "stop":
-                self._stop(message["signal"], message["grace_ms"])
+                self._stop(message["signal"], message["grace_ms"], message.get("fenced", ""))
+            case "lease":
+                self._lease(message["until_ms"], message["reached_ms"])
             case "check":
                 number = message["id"]
                 network.PeerCheck(
@@ -143,13 +152,31 @@ class Shim:
                 os.set_blocking(descriptor, False)
                 self.selector.register(descriptor, selectors.EVENT_READ, lambda _events, fd=descriptor: self._read(fd))
         self.phase = "running"
+        if self.runtime.forked is not None:
+            self.selector.register(self.runtime.forked.status, selectors.EVENT_READ, self._hear_status)
         self.started_ms = boottime_ms()
         self.control.say(say="started", boottime_ms=self.started_ms)
         if self.spec.limits.memory_bytes and not self.runtime.enforces_memory:
             self._watch_memory()
 
-    def _stop(self, number: int, grace_ms: int) -> None:
-        """Interrupt, and SIGKILL after the grace; asked twice, the shorter grace holds."""
+    def _lease(self, until_ms: int, reached_ms: int) -> None:
+        """Until when it may run if the agent says no more (design rule 3), and for a later agent: when the control plane was reached."""
+        first, self.until_ms, self.reached_ms = not self.until_ms, until_ms, reached_ms
+        if first and until_ms:
+            self._watch_lease()
+
+    def _watch_lease(self) -> None:
+        if not self.until_ms or self.phase not in ("prepared", "running") or self.stopping:
+            return
+        left_ms = self.until_ms + _LEASE_SLACK_MS - boottime_ms()
+        if left_ms > 0:
+            self.later(min(left_ms / 1000, _LEASE_LOOK_SECONDS), self._watch_lease)
+            return
+        self._stop(signal.SIGINT, self.spec.grace_ms, "the agent of its node was gone, and nobody could say that it may go on")
+
+    def _stop(self, number: int, grace_ms: int, fenced: str = "") -> None:
+        """Interrupt, and SIGKILL after the grace; asked twice, the shorter grace holds. `fenced`: why it must not run on."""
+        self.fenced = self.fenced or ("" if self.stopping else fenced)
         if self.phase == "prepared":
             self.stopping = True
             self._end(Exit(sentence="stopped before it started", never_started=True))
@@ -170,13 +197,25 @@ class Shim:
             return
         if self.main:
             self.runtime.signal(signal.SIGKILL)
+            self.later(_UNKILLABLE_SECONDS, self._give_up)
         else:
             self._finish()
+
+    def _give_up(self) -> None:
+        """SIGKILL has not ended it: in the kernel, waiting for a disk or a driver. The gang must not wait for that."""
+        if self.phase != "running":
+            return
+        self._drain()
+        self._end(Exit(
+            signal=signal.SIGKILL, unkillable=True,
+            sentence=f"process {self.main} had not ended {_UNKILLABLE_SECONDS:g} s after SIGKILL: it hangs in the kernel"))
 
     def _release(self) -> None:
         if self.phase == "running":
             self.runtime.signal(signal.SIGKILL)
         remains = "; ".join(filter(None, [self.runtime.release(), gpu_memory.remains(self.spec)]))
+        if self.runtime.forked is not None:
+            self.runtime.forked.status.close()
         for relay in self.relays:
             relay.close()
         self.spool.close()
@@ -221,6 +260,16 @@ class Shim:
                 self.status = status
                 self._main_ended()
 
+    def _hear_status(self, _events: int) -> None:
+        """Of a process that a zygote forked, from its parent."""
+        assert self.runtime.forked is not None
+        status = forking.status_of(self.runtime.forked.status)
+        self.selector.unregister(self.runtime.forked.status)
+        self.runtime.forked.lost = status is None
+        if self.phase == "running":
+            self.main, self.status = 0, status
+            self._main_ended()
+
     def _main_ended(self) -> None:
         """The user's process is gone. What it left behind goes too, at once, or when the grace of a stop is over: `sh` dies of the
         signal that its child still answers to."""
@@ -231,12 +280,19 @@ class Shim:
             return
         self._finish()
 
-    def _finish(self) -> None:
-        self.runtime.kill()
+    def _drain(self) -> None:
         for descriptor in list(self.pipes):
             while descriptor in self.pipes and self._read(descriptor):
                 pass
+
+    def _finish(self) -> None:
+        killed = self.runtime.kill()
+        self._drain()
         used = self.runtime.memory_use()
+        if self.status is None:
+            sentence = "how the container ended nobody saw: its waiter, a process beside it, was killed"
+            self._end(Exit(code=255, unseen=True, sentence=sentence))
+            return
         died_of = os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else 0
         code = 0 if died_of else os.WEXITSTATUS(self.status)
         self._end(Exit(
@@ -246,11 +302,13 @@ class Shim:
             oom_killed=used.oom_kills > 0 and (code != 0 or died_of != 0),
             memory_limit_bytes=used.limit_bytes or self.spec.limits.memory_bytes,
             memory_peak_bytes=used.peak_bytes,
+            unkillable=not killed,
         ))
 
     def _end(self, ended: Exit) -> None:
         if self.spool.lost_lines:
             self.spool.append(SYSTEM, time.time_ns(), b"")
+        ended.fenced = self.fenced
         ended.log_end = self.spool.end
         ended.boottime_ms = boottime_ms()
         self.phase, self.ended = "ended", ended

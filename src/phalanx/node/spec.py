@@ -77,8 +77,12 @@ class Spec:
     http_address: str = ""     # "127.127.0.1:61899": leads where the API socket leads, for clients that know TCP only
     ipv4: str = ""
     ipv6: str = ""
+    zygote: str = ""           # socket of the zygote that may fork this container's main process; empty: exec
+    serves: str = ""           # not empty: this is a zygote, which listens there
     spool_limit_bytes: int = 1 << 30
     boot_id: str = ""
+    size: int = 0              # ranks of its assignment; 0: an older agent did not write it down
+    grace_ms: int = 0          # between interrupt and SIGKILL when its lease is over
     version: int = VERSION
 
     @property
@@ -125,6 +129,8 @@ class Exit:
     sentence: str = ""
     never_started: bool = False
     unseen: bool = False            # the shim was gone: nobody saw the end
+    fenced: str = ""                # it was stopped for its lease was over, and how that came
+    unkillable: bool = False        # SIGKILL did not end it: it may run still
 
     def save(self, folder: str) -> None:
         write_whole(os.path.join(folder, "exit.json"), json.dumps(asdict(self)))

@@ -27,7 +27,7 @@ class FromAgent(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., reached: _Optional[_Union[Reached, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("protocol_version", "agent_id", "boot_id", "engine", "nodes", "adopted", "secret")
+    __slots__ = ("protocol_version", "agent_id", "boot_id", "engine", "nodes", "adopted", "secret", "peer_address", "boottime_ms")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,8 @@ class Register(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     ADOPTED_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    BOOTTIME_MS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     agent_id: str
     boot_id: str
@@ -42,7 +44,9 @@ class Register(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[NodeFacts]
     adopted: _containers.RepeatedCompositeFieldContainer[Adopted]
     secret: str
-    def __init__(self, protocol_version: _Optional[int] = ..., agent_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., engine: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., adopted: _Optional[_Iterable[_Union[Adopted, _Mapping]]] = ..., secret: _Optional[str] = ...) -> None: ...
+    peer_address: str
+    boottime_ms: int
+    def __init__(self, protocol_version: _Optional[int] = ..., agent_id: _Optional[str] = ..., boot_id: _Optional[str] = ..., engine: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., adopted: _Optional[_Iterable[_Union[Adopted, _Mapping]]] = ..., secret: _Optional[str] = ..., peer_address: _Optional[str] = ..., boottime_ms: _Optional[int] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
     __slots__ = ("node_id", "hostname", "gpu_type", "gpu_count", "cpu_milli", "memory_mib", "simulated", "rdma", "region", "zone", "network", "block", "rack", "fabric_id", "runtime", "runtime_reason", "guarantees", "python_versions", "unschedulable", "shared_only")
@@ -110,10 +114,14 @@ class Adopted(_message.Message):
     def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., task_id: _Optional[str] = ..., node_id: _Optional[str] = ..., ended: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("boottime_ms",)
+    __slots__ = ("boottime_ms", "answered_ms", "said_away_ms")
     BOOTTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_MS_FIELD_NUMBER: _ClassVar[int]
+    SAID_AWAY_MS_FIELD_NUMBER: _ClassVar[int]
     boottime_ms: int
-    def __init__(self, boottime_ms: _Optional[int] = ...) -> None: ...
+    answered_ms: int
+    said_away_ms: int
+    def __init__(self, boottime_ms: _Optional[int] = ..., answered_ms: _Optional[int] = ..., said_away_ms: _Optional[int] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("assignment", "rank", "refusal", "ipv6", "ipv4", "http_address")
@@ -186,7 +194,7 @@ class LogRecord(_message.Message):
     def __init__(self, stream: _Optional[int] = ..., time_ns: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Exited(_message.Message):
-    __slots__ = ("assignment", "rank", "code", "signal", "oom_killed", "memory_limit_mib", "memory_peak_mib", "log_end_offset", "boottime_ms", "sentence", "never_started", "unseen")
+    __slots__ = ("assignment", "rank", "code", "signal", "oom_killed", "memory_limit_mib", "memory_peak_mib", "log_end_offset", "boottime_ms", "sentence", "never_started", "unseen", "fenced", "unkillable")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +207,8 @@ class Exited(_message.Message):
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     NEVER_STARTED_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    UNKILLABLE_FIELD_NUMBER: _ClassVar[int]
     assignment: int
     rank: int
     code: int
@@ -211,7 +221,9 @@ class Exited(_message.Message):
     sentence: str
     never_started: bool
     unseen: bool
-    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., oom_killed: _Optional[bool] = ..., memory_limit_mib: _Optional[int] = ..., memory_peak_mib: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., boottime_ms: _Optional[int] = ..., sentence: _Optional[str] = ..., never_started: _Optional[bool] = ..., unseen: _Optional[bool] = ...) -> None: ...
+    fenced: str
+    unkillable: bool
+    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., oom_killed: _Optional[bool] = ..., memory_limit_mib: _Optional[int] = ..., memory_peak_mib: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., boottime_ms: _Optional[int] = ..., sentence: _Optional[str] = ..., never_started: _Optional[bool] = ..., unseen: _Optional[bool] = ..., fenced: _Optional[str] = ..., unkillable: _Optional[bool] = ...) -> None: ...
 
 class Released(_message.Message):
     __slots__ = ("assignment", "rank", "remains")
@@ -224,7 +236,7 @@ class Released(_message.Message):
     def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., remains: _Optional[str] = ...) -> None: ...
 
 class ToAgent(_message.Message):
-    __slots__ = ("welcome", "prepare", "start", "check_peers", "stop", "release", "ack_logs")
+    __slots__ = ("welcome", "prepare", "start", "check_peers", "stop", "release", "ack_logs", "beat_answer", "peers")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +244,8 @@ class ToAgent(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     ACK_LOGS_FIELD_NUMBER: _ClassVar[int]
+    BEAT_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     prepare: Prepare
     start: Start
@@ -239,21 +253,55 @@ class ToAgent(_message.Message):
     stop: Stop
     release: Release
     ack_logs: AckLogs
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., check_peers: _Optional[_Union[CheckPeers, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., ack_logs: _Optional[_Union[AckLogs, _Mapping]] = ...) -> None: ...
+    beat_answer: BeatAnswer
+    peers: Peers
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., check_peers: _Optional[_Union[CheckPeers, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., ack_logs: _Optional[_Union[AckLogs, _Mapping]] = ..., beat_answer: _Optional[_Union[BeatAnswer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol_version", "heartbeat_ms", "outage_limit_ms", "refusal", "workspace_prefix")
+    __slots__ = ("protocol_version", "heartbeat_ms", "outage_limit_ms", "refusal", "workspace_prefix", "lease_ms", "silent_ms")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
     OUTAGE_LIMIT_MS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     WORKSPACE_PREFIX_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_MS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     heartbeat_ms: int
     outage_limit_ms: int
     refusal: str
     workspace_prefix: str
-    def __init__(self, protocol_version: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., outage_limit_ms: _Optional[int] = ..., refusal: _Optional[str] = ..., workspace_prefix: _Optional[str] = ...) -> None: ...
+    lease_ms: int
+    silent_ms: int
+    def __init__(self, protocol_version: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., outage_limit_ms: _Optional[int] = ..., refusal: _Optional[str] = ..., workspace_prefix: _Optional[str] = ..., lease_ms: _Optional[int] = ..., silent_ms: _Optional[int] = ...) -> None: ...
+
+class BeatAnswer(_message.Message):
+    __slots__ = ("boottime_ms",)
+    BOOTTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    boottime_ms: int
+    def __init__(self, boottime_ms: _Optional[int] = ...) -> None: ...
+
+class Peers(_message.Message):
+    __slots__ = ("assignment", "size", "peers")
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    assignment: int
+    size: int
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    def __init__(self, assignment: _Optional[int] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("rank", "node_id", "agent_id", "address")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    node_id: str
+    agent_id: str
+    address: str
+    def __init__(self, rank: _Optional[int] = ..., node_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Prepare(_message.Message):
     __slots__ = ("assignment", "rank", "size", "node_id", "task_id", "cluster_id", "app_id", "function_name", "task_secret", "python_version", "layer_ids", "environment", "command", "container_arguments", "cpu_milli", "cpu_limit_milli", "memory_mib", "memory_limit_mib", "gpu_type", "gpu_count", "private_network", "block_network", "grace_ms")

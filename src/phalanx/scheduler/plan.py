@@ -149,7 +149,8 @@ class _Run:
         """What no free node would change."""
         if request.not_before_ms > self.now:
             numbers: tuple[tuple[str, Number], ...] = (("attempt", request.attempt), ("until_ms", request.not_before_ms))
-            return Reason(ReasonCode.BACKOFF, numbers, request.not_before_ms)
+            why: tuple[tuple[str, Number], ...] = (("why", request.backoff_why),) if request.backoff_why else ()
+            return Reason(ReasonCode.BACKOFF, numbers + why, request.not_before_ms)
         if self.snapshot.offers and request.size % request.fabric_size == 0:
             return None
         key = (id(self.ledger.view(request)), request.size)

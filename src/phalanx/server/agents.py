@@ -87,7 +87,7 @@ class Agents(AgentsBase):
             python_version=spec.python_version, layer_ids=spec.layer_ids, environment=spec.environment,
             container_arguments=spec.container_arguments, cpu_milli=spec.cpu_milli, cpu_limit_milli=spec.cpu_limit_milli,
             memory_mib=spec.memory_mib, memory_limit_mib=spec.memory_limit_mib, gpu_type=spec.gpu_type, gpu_count=spec.gpu_count,
-            private_network=spec.private_network, block_network=spec.block_network, grace_ms=self._server.config.grace_ms,
+            private_network=spec.private_network, block_network=spec.block_network, grace_ms=gang.policy.grace_ms,
         )  # fmt: skip
         self._send(member.node_id, pb.ToAgent(prepare=message))
 
@@ -168,6 +168,7 @@ class Agents(AgentsBase):
                 list(facts.python_versions), register.boot_id, facts.unschedulable, old.cordoned if old else "", False,
                 self._server.now_ms(),
             )  # fmt: skip
+            self._server.nodes.carry_over(old, record)
             unit.put(record)
             self._sessions[facts.node_id] = session
             timer = self._lost_timers.pop(facts.node_id, None)
@@ -193,7 +194,7 @@ class Agents(AgentsBase):
                     sentence = f"node {member.node_id} restarted its agent and no longer has rank {member.rank}"
                     self._server.gangs.dispatch(unit, member.assignment, ev.NodeLost(member.rank, sentence))
                     continue
-                for instruction in gang.again(member.rank):
+                for instruction in gang.again(member.rank, self._server.now_ms()):
                     self._server.gangs.carry_out(unit, gang, instruction)
 
     def _left(self, session: Session) -> None:

@@ -13,22 +13,24 @@ from phalanx.model.app import App
 from phalanx.model.cluster import Cause, Failure, RankResult
 from phalanx.model.refusal import Refusal, RefusalKind, not_found
 from phalanx.model.work import Call, CallState, Chunk, Function, Input, InputState, Output
+from phalanx.server import results
 from phalanx.server.gangs import STOPPED_APP_STATES
+from phalanx.server.retrying import Retrying
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
-INFRA_BUDGET = 5                # restarts of one input that are not its fault
 MOST_WAITING = 25_000           # inputs of one function, as documented (platform-behaviour.md 6); spawned ones 1,000,000
 MOST_SPAWNED = 1_000_000
-
-Status = api_pb2.GenericResult
+LAST_LINES = 5                  # of a rank's log, in the error that its end is told with
+_SILENT = (Cause.OOM, Cause.SIGNAL, Cause.EXIT, Cause.TIMEOUT)      # ends without an exception: the log may say more
 
 
 class Calls:
     def __init__(self, server: Server) -> None:
         self._server = server
+        self.retrying = Retrying(server)
         self._outputs: dict[str, list[Output]] = {}     # call id -> decided outputs, by seq
         self._inputs: dict[str, list[Input]] = {}       # call id -> inputs
         self._chunks: dict[str, int] = {}               # call id -> chunks so far
@@ -151,64 +153,71 @@ class Calls:
         item: Input = self._server.world[Input][decision.input_id]
         if item.state == InputState.DONE or item.attempt != decision.attempt:
             return
-        function: Function = self._server.world[Function][item.function_id]
-        may_retry = item.state == InputState.RUNNING and item.user_failures < function.retries and not self._stopped(item)
-        if decision.status == "failed" and may_retry:
-            item.user_failures += 1
-            delay = min(function.retry_initial_ms * function.retry_backoff ** (item.user_failures - 1), function.retry_max_ms)
-            self._back_in_queue(unit, item, _sentence(decision), int(delay))
+        may_retry = decision.status == "failed" and item.state == InputState.RUNNING and not self._stopped(item)
+        if may_retry and self.retrying.retry(unit, item, _sentence(decision)):
             return
         if decision.status == "ok":
+            function: Function = self._server.world[Function][item.function_id]
             self._server.planning.ran(function, max(1, self._server.now_ms() - item.started_ms))
-        if decision.status == "terminated":
-            said = decision.failure.sentence if decision.failure is not None else ""
-            ended = RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, said or "the call was cancelled"))
-            self._write(unit, item, ended, gang.members[0].task_id)
-        elif decision.result is not None:
-            self._write(unit, item, decision.result, gang.members[0].task_id)
-        else:
-            assert decision.failure is not None
-            self._write(unit, item, RankResult(decision.status, result_of(decision.failure, decision.status)), gang.members[0].task_id)
+        self._write(unit, item, self._result(gang, decision), gang.members[0].task_id)
 
-    def requeue(self, unit: Unit, item: Input, sentence: str) -> None:
-        """An infrastructure failure: back to its place in the queue, from a budget of its own."""
-        if self._stopped(item):     # while its cluster was ending already: nothing would take it from the queue
-            self._write(unit, item, RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, "its app was stopped")), "")
-            return
-        item.infra_failures += 1
-        if item.infra_failures > INFRA_BUDGET:
-            why = f"gave up after {INFRA_BUDGET} restarts that were not the program's fault; the last: {sentence}"
-            self._write(unit, item, RankResult("failed", _result(Status.GENERIC_STATUS_INTERNAL_FAILURE, why)), "")
-            return
-        self._back_in_queue(unit, item, sentence, 0)
+    def requeue(self, unit: Unit, item: Input, end: ev.Requeue) -> None:
+        """Not its fault: back to its place in the queue, from a budget of its own where one is charged."""
+        if self._stopped(item):     # nothing would take it from the queue
+            told = f"its app was stopped, after this: {end.sentence}" if end.charged else end.sentence
+            self._write(unit, item, results.terminated(told), "")
+        elif not end.charged:
+            self.retrying.again(unit, item, end.sentence)
+        elif not self.retrying.restart(unit, item, end.sentence, end.nodes):
+            self._give_up(unit, item, end.sentence)
+
+    def start_failed(self, unit: Unit, item: Input, sentence: str, nodes: tuple[str, ...]) -> None:
+        """The cluster that was to take this input did not come up. It counts as an attempt: a start may fail each time."""
+        self._server.gangs.pool(item.function_id).remove(item)
+        item.attempt += 1
+        if not self.retrying.restart(unit, item, sentence, nodes):
+            self._give_up(unit, item, sentence)
 
     def terminate_waiting(self, unit: Unit, item: Input, sentence: str) -> None:
         self._server.gangs.pool(item.function_id).remove(item)
-        self._write(unit, item, RankResult("terminated", _result(Status.GENERIC_STATUS_TERMINATED, sentence)), "")
+        self._write(unit, item, results.terminated(sentence), "")
         unit.after(self._server.planning.soon)      # what was to start for it need not, and it is shown as waiting no more
 
-    def fail_waiting(self, unit: Unit, item: Input, failure: Failure) -> None:
-        """User code failed before it took an input."""
-        self._server.gangs.pool(item.function_id).remove(item)
-        self._write(unit, item, RankResult("failed", result_of(failure, "failed")), "")
+    def fail_waiting(self, unit: Unit, gang: Gang, failure: Failure) -> None:
+        """User code failed before it took an input: an attempt of every input that could have been it."""
+        pool = self._server.gangs.pool(gang.assignment.function_id)
+        waiting = pool.ready(self._server.world[Input], self._server.now_ms())
+        lines = self._last_lines(gang, failure) if waiting else []
+        for item in waiting:
+            pool.remove(item)
+            item.attempt += 1
+            if not self.retrying.retry(unit, item, failure.sentence, say=len(waiting) == 1):
+                self._write(unit, item, results.failed(failure, lines), "")
+
+    def _give_up(self, unit: Unit, item: Input, sentence: str) -> None:
+        budget = self._server.config.infra_retries
+        told = f"gave up after {budget} restarts that were not the program's fault (infra_retries in the configuration)"
+        why = f"{told}; the last: {sentence}"
+        self._write(unit, item, results.given_up(why), "")
+
+    def _result(self, gang: Gang, decision: ev.Decide) -> RankResult:
+        if decision.status == "terminated":
+            return results.terminated(decision.failure.sentence if decision.failure is not None else "")
+        if decision.result is not None:
+            return decision.result
+        assert decision.failure is not None
+        return results.failed(decision.failure, self._last_lines(gang, decision.failure))
+
+    def _last_lines(self, gang: Gang, failure: Failure) -> list[str]:
+        """What the rank said before it ended; its agent sent all of it before it reported the end."""
+        if failure.cause not in _SILENT:
+            return []
+        source = (gang.assignment.assignment, failure.rank, gang.assignment.app_id)
+        return self._server.logs.reading.last_of(source, LAST_LINES)
 
     def _stopped(self, item: Input) -> bool:
         app: App = self._server.world[App][self._server.world[Call][item.call_id].app_id]
         return app.state in STOPPED_APP_STATES
-
-    def _back_in_queue(self, unit: Unit, item: Input, sentence: str, delay_ms: int) -> None:
-        item.state = InputState.PENDING
-        item.last_end = sentence
-        item.not_before_ms = self._server.now_ms() + delay_ms if delay_ms else 0
-        unit.put(item)
-        self._server.gangs.pool(item.function_id).add(item)
-        unit.after(lambda: self._work_arrived(item.function_id))
-        if delay_ms:
-            unit.after(lambda: self.look_later(item.function_id, delay_ms + 1))
-
-    def look_later(self, function_id: str, delay_ms: int) -> None:
-        """A retry's delay ends then, and nothing else says so."""
-        self._server.clock.call_after(delay_ms, lambda: self._work_arrived(function_id))
 
     def _write(self, unit: Unit, item: Input, result: RankResult, task_id: str) -> None:
         call: Call = self._server.world[Call][item.call_id]
@@ -235,28 +244,14 @@ class Calls:
             call.state = CallState.DONE
             unit.put(call)
 
-    def _work_arrived(self, function_id: str) -> None:
+    def work_arrived(self, function_id: str) -> None:
+        """Inputs of the function may be taken: by its clusters, or by new ones."""
         self._wake_clusters(function_id)
         self._server.planning.soon()
 
     def _wake_clusters(self, function_id: str) -> None:
         for number in self._server.gangs.pool(function_id).gangs:
             self._server.topics.wake(("gang", number))
-
-
-def result_of(failure: Failure, status: str) -> bytes:
-    """The GenericResult of a failure: the rank's own where it sent one, else the sentence."""
-    if failure.result and status == "failed":
-        return failure.result
-    if status == "terminated":
-        return _result(Status.GENERIC_STATUS_TERMINATED, failure.sentence or "the call was cancelled")
-    if failure.cause == Cause.TIMEOUT:
-        return _result(Status.GENERIC_STATUS_TIMEOUT, failure.sentence)
-    return _result(Status.GENERIC_STATUS_FAILURE, failure.sentence)
-
-
-def _result(status: int, sentence: str) -> bytes:
-    return api_pb2.GenericResult(status=status, exception=sentence).SerializeToString()  # type: ignore[arg-type]
 
 
 def _sentence(decision: ev.Decide) -> str:

@@ -98,6 +98,7 @@ def fill(record: Function, asked: Asked) -> None:
     record.data = asked.data
     record.image_id = definition.image_id
     record.mount_ids = list(definition.mount_ids)
+    record.secret_ids = list(definition.secret_ids)
     record.options = dict(_get(definition, "experimental_options", {}))
     record.is_class = definition.is_class
     record.methods = sorted(definition.method_definitions)
@@ -168,6 +169,9 @@ def _apply(function: api_pb2.Function, options: api_pb2.FunctionOptions) -> None
     if _has(options, "scheduler_placement"):
         function.scheduler_placement.CopyFrom(options.scheduler_placement)
     function.mount_ids.extend(m for m in options.mount_ids if m not in function.mount_ids)
+    if options.replace_secret_ids:
+        function.ClearField("secret_ids")
+    function.secret_ids.extend(s for s in options.secret_ids if s not in function.secret_ids)
 
 
 def _read_cluster(record: Function, definition: Any) -> None:

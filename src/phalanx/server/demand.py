@@ -14,6 +14,7 @@ from phalanx.model.work import Function, Input
 from phalanx.scheduler import autoscale
 from phalanx.scheduler.autoscale import Wanted
 from phalanx.scheduler.predict import Durations
+from phalanx.server.exclusions import excluded_for
 from phalanx.server.gangs import STOPPED_APP_STATES
 from phalanx.server.pool import Pool
 from phalanx.server.snapshot import request_of
@@ -59,7 +60,7 @@ def _of_pool(server: Server, function: Function, pool: Pool, durations: Duration
     if look is not None and look > now:
         made.next_look_ms = min(look, made.next_look_ms or look)
     ready = pool.ready(server.world[Input], now, most=min(wish.gangs, MOST_REQUESTS) * max(function.max_inputs, 1))
-    for request in _requests(function, pool, ready, wish, durations, now):
+    for request in _requests(server, function, pool, ready, wish, durations, now):
         if not function.clustered:
             if made.room_to_start <= 0:
                 return      # the next that runs makes the planner look again
@@ -79,14 +80,17 @@ def _room_to_start(server: Server) -> int:
     return max(STARTS_PER_CORE * sum(cores.values()) // 1000, 1) - starting
 
 
-def _requests(function: Function, pool: Pool, ready: list[Input], wish: Wanted, durations: Durations, now: int) -> list[Request]:
+def _requests(
+    server: Server, function: Function, pool: Pool, ready: list[Input], wish: Wanted, durations: Durations, now: int
+) -> list[Request]:
     """One for each cluster that is missing; the n-th has the queue time of the input that needs it first."""
     requests = []
     for n in range(min(wish.gangs, MOST_REQUESTS)):
         warm = n >= wish.gangs - wish.warm
         at = n * max(function.max_inputs, 1)
         item = ready[min(at, len(ready) - 1)] if ready and not warm else None
-        request = request_of(function, f"{function.function_id}/{n}", item.created_ms if item else now, pool, warm, now)
+        excluded = excluded_for(server, function, item)
+        request = request_of(function, f"{function.function_id}/{n}", item.created_ms if item else now, pool, warm, now, excluded)
         predicted = durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))
         requests.append(replace(request, predicted_ms=predicted, attempt=item.attempt + 1 if item else 1))
     return requests

@@ -230,7 +230,7 @@ class Functions:
     def _check(self, function: Function, asked: api_pb2.Function) -> None:
         self._check_supported(function, asked)
         is_web = bool(asked.webhook_config.type) or any(method.webhook_config.type for method in asked.method_definitions.values())
-        rules = Rules(self._server.config.allow_cpu_clusters, self.fleet())
+        rules = Rules(self._server.config.allow_cpu_clusters, self._server.config.max_timeout_s, self.fleet())
         packaged = len(asked.function_serialized) + len(asked.class_serialized)
         wrong = complaints(function, rules, is_web=is_web, packaged_bytes=packaged)
         if wrong:
@@ -248,8 +248,6 @@ class Functions:
             raise _unsupported(f"'{name.removesuffix('.*')}' is a server: @app.server is not supported yet")
         if asked.volume_mounts or asked.shared_volume_mounts or asked.cloud_bucket_mounts or asked.s3_mounts:
             raise _unsupported(f"'{name}' mounts a volume: volumes and bucket mounts are not supported yet")
-        if asked.secret_ids:
-            raise _unsupported(f"'{name}' uses a secret: secrets are not supported yet")
         if asked.proxy_id:
             raise _unsupported(f"'{name}' uses a proxy: proxies are not supported")
 
@@ -263,6 +261,8 @@ class Functions:
         for mount_id in function.mount_ids:
             if mount_id not in world[Mount]:
                 raise not_found("Mount", mount_id, f"'{function.name}' uses it; create it in this app first")
+        for secret_id in function.secret_ids:
+            self._server.secrets.get(secret_id)
 
 
 def _bound_id(function_id: str, params: bytes, options: bytes) -> str:

@@ -6,9 +6,7 @@ messages go to agents and answers to containers.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.core import events as ev
@@ -18,17 +16,19 @@ from phalanx.model.cluster import Assignment, Attempt, Cause, Member, Phase
 from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Start
 from phalanx.model.work import Function, Input, InputState
-from phalanx.scheduler.backoff import retry_at_ms
+from phalanx.server.failed_starts import FailedStarts
+from phalanx.server.gang_policy import policy_of
+from phalanx.server.gang_timers import GangTimers
 from phalanx.server.pool import Pool
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
-LOG = logging.getLogger("phalanx.gangs")
-
-REFUSED_NODE_MS = 30_000        # a node that refused a start is left out for that function's next ones
 STOPPED_APP_STATES = (4, 5)     # api_pb2 APP_STATE_STOPPING, APP_STATE_STOPPED
+_FAILURES = (
+    Cause.NODE, Cause.REFUSED, Cause.OOM, Cause.SIGNAL, Cause.EXIT, Cause.TIMEOUT, Cause.EXCEPTION, Cause.COLLECTIVE, Cause.PREEMPTED,
+)  # fmt: skip
 
 
 class Gangs:
@@ -36,7 +36,8 @@ class Gangs:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._policy = GangPolicy(server.config.finish_window_ms, server.config.grace_ms)
+        self._timers = GangTimers(server)
+        self._failed_starts = FailedStarts(server)
         self.running: dict[int, Gang] = {}
         self.pools: dict[str, Pool] = {}
         self.by_task: dict[str, Member] = {}
@@ -56,13 +57,13 @@ class Gangs:
                 number = assignment.assignment
                 gang = Gang(assignment, members[number], attempts.get(number, []), self._policy_of(assignment.function_id))
                 self._track(gang)
-                self._rearm(gang)
+                self._timers.arm_again(gang)
         for item in world[Input].values():
             if item.state == InputState.PENDING:
                 self.pool(item.function_id).add(item)
                 delay_ms = item.not_before_ms - self._server.now_ms()
                 if delay_ms > 0:
-                    self._server.calls.look_later(item.function_id, delay_ms + 1)
+                    self._server.calls.retrying.look_later(item.function_id, delay_ms + 1)
 
     def forget(self) -> None:
         """Rows of members and functions are gone."""
@@ -99,9 +100,11 @@ class Gangs:
         if gang is None:
             return False
         gone_before = gang.all_gone
-        instructions = gang.handle(event, self._server.now_ms())
-        for record in gang.take_changed():
-            unit.put(record)
+        try:
+            instructions = gang.handle(event, self._server.now_ms())
+        finally:    # what a bug left half-way is in the unit too: it tells whether memory is still what the store has (server.py)
+            for record in gang.take_changed():
+                unit.put(record)
         for instruction in instructions:
             self.carry_out(unit, gang, instruction)
         if gang.all_gone and not gone_before:
@@ -113,10 +116,12 @@ class Gangs:
         server = self._server
         number = server.next_number(unit, "assignment")
         now = server.now_ms()
+        item = self._meant_for(function.function_id)
         assignment = Assignment(
             number, server.new_id("cu"), function.app_id, function.function_id, function.size, function.clustered,
             gpu_type=start.gpu_type, gpu_choice=gpu_choice, max_inputs=function.max_inputs, created_ms=now,
             timeout_ms=function.timeout_s * 1000, startup_timeout_ms=(function.startup_timeout_s or function.timeout_s) * 1000,
+            input_id=item.input_id if item else "", attempt=item.attempt + 1 if item else 1, last_end=item.last_end if item else "",
         )  # fmt: skip
         members = [
             Member(
@@ -134,10 +139,17 @@ class Gangs:
             server.logs.task_state(function.app_id, function.function_id, member.task_id, "creating")
         return gang
 
+    def _meant_for(self, function_id: str) -> Input | None:
+        """The first input that waits and for which no cluster is starting yet. None: a warm pool's setting wants one more."""
+        pool = self.pool(function_id)
+        meant = {gang.assignment.input_id for gang in pool.gangs.values() if gang.is_counted}
+        ready = pool.ready(self._server.world[Input], self._server.now_ms(), most=len(meant) + 1)
+        return next((item for item in ready if item.input_id not in meant), None)
+
     def available(self, gang: Gang, rank: int) -> int:
         """How many inputs `next_for` would give a rank now, one after the other."""
         offered = gang.offers(rank)
-        room = gang.assignment.max_inputs - len(gang.open) if gang.takes_inputs else 0
+        room = gang.room(rank)
         if room <= 0:
             return offered
         return offered + min(room, self.pool(gang.assignment.function_id).count_ready(self._server.now_ms()))
@@ -146,7 +158,7 @@ class Gangs:
         """The next input for a rank, marked as fetched: one that the other ranks have, or a new one from the queue."""
         gang = self.running[assignment]
         attempt = gang.offer(rank)
-        if attempt is None and gang.takes_inputs:
+        if attempt is None and gang.room(rank):
             attempt = self._deliver(unit, gang, rank)
         if attempt is not None:
             self.dispatch(unit, assignment, ev.Fetched(rank, attempt.input_id))
@@ -213,21 +225,22 @@ class Gangs:
                     unit.after(self._waker(("cancel", gang.members[rank].task_id)))
             case ev.Decide():
                 server.calls.decide(unit, gang, instruction)
-            case ev.Requeue(input_id, sentence):
-                server.calls.requeue(unit, server.world[Input][input_id], sentence)
-            case ev.FailWaiting() if self._works_elsewhere(gang):
-                pass    # one container of many died early: the others take what waits, and the next start is delayed (_ended)
+            case ev.Requeue(input_id):
+                server.calls.requeue(unit, server.world[Input][input_id], instruction)
+            case ev.CameThrough():
+                self._failed_starts.came_through(gang)
+            case ev.FailWaiting() if self.works_elsewhere(gang):
+                pass    # one container of many died early: the others take what waits, and the next start is delayed (failed_starts.py)
             case ev.FailWaiting(failure):
-                for _, _, input_id in list(self.pool(gang.assignment.function_id).waiting):
-                    server.calls.fail_waiting(unit, server.world[Input][input_id], failure)
-            case ev.SetTimer(name, delay_ms, input_id, attempt):
-                unit.after(lambda: self._arm(number, name, delay_ms, input_id, attempt))
+                server.calls.fail_waiting(unit, gang, failure)
+            case ev.SetTimer():
+                unit.after(lambda: self._timers.arm(number, instruction))
             case ev.BecameIdle():
                 unit.after(server.planning.soon)
             case ev.GangOver(dirty):
                 self._over(unit, gang, dirty)
 
-    def _works_elsewhere(self, gang: Gang) -> bool:
+    def works_elsewhere(self, gang: Gang) -> bool:
         """Has another cluster of the function come through import and @enter?"""
         others = (other for other in self.pool(gang.assignment.function_id).gangs.values() if other is not gang and other.is_counted)
         return any(all(member.asked for member in other.members) for other in others)
@@ -235,54 +248,24 @@ class Gangs:
     def _waker(self, topic: tuple[str, str]) -> Callable[[], None]:
         return lambda: self._server.topics.wake(topic)
 
-    def _arm(self, assignment: int, name: str, delay_ms: int, input_id: str = "", attempt: int = 0) -> None:
-        def fire() -> None:
-            self._server.act(lambda unit: self.dispatch(unit, assignment, ev.TimerFired(name, input_id, attempt)))
-
-        self._server.clock.call_after(delay_ms, fire)
-
-    def _rearm(self, gang: Gang) -> None:
-        """After a restart: time-outs count from the server's own return, so that its absence is charged to nobody."""
-        number = gang.assignment.assignment
-        if gang.assignment.phase == Phase.ENDING:
-            self._arm(number, "linger", self._policy.linger_ms)
-        if gang.assignment.draining and not gang.open:
-            self._arm(number, "drain", self._policy.grace_ms)
-        if gang.assignment.phase == Phase.RUNNING and any(gang.is_beginning(m.rank) for m in gang.members):
-            self._arm(number, "startup", gang.assignment.startup_timeout_ms)
-        for attempt in gang.open:
-            if attempt.fetched and gang.assignment.timeout_ms:
-                self._arm(number, "timeout", gang.assignment.timeout_ms, attempt.input_id, attempt.attempt)
-            if attempt.cancelling:
-                self._arm(number, "cancel", self._policy.grace_ms, attempt.input_id, attempt.attempt)
-            elif 0 in attempt.results:
-                self._arm(number, "finish", self._policy.finish_window_ms, attempt.input_id, attempt.attempt)
-
     def _running(self, gang: Gang) -> None:
-        pool = self.pool(gang.assignment.function_id)
-        pool.failed_starts = pool.not_before_ms = 0
+        self._failed_starts.started(gang)
         for member in gang.members:
-            self._server.planning.refusals.accepted(member.node_id)
             self._server.logs.task_state(gang.assignment.app_id, gang.assignment.function_id, member.task_id, "active")
 
     def _ended(self, unit: Unit, gang: Gang) -> None:
-        """Every rank is confirmed gone: refusals make their node wait, and an app that was stopped may be done."""
-        pool, now = self.pool(gang.assignment.function_id), self._server.now_ms()
-        verdict = gang.assignment.verdict
-        if gang.died_early and self._works_elsewhere(gang):
-            pool.failed_starts += 1
-            pool.not_before_ms = retry_at_ms(now, pool.failed_starts)
-            self._server.clock.call_after(pool.not_before_ms - now + 1, self._server.planning.soon)
-        if verdict is not None and verdict.cause in (Cause.REFUSED, Cause.NODE) and not verdict.user_fault:
-            node_id = gang.members[max(verdict.rank, 0)].node_id
-            pool.failed_starts += 1
-            pool.not_before_ms = retry_at_ms(now, pool.failed_starts)
-            pool.refused[node_id] = now + REFUSED_NODE_MS
-            self._server.planning.refusals.refused(node_id, verdict.sentence, now)
-            for until in (pool.not_before_ms, pool.refused[node_id]):
-                self._server.clock.call_after(until - now + 1, self._server.planning.soon)
-            LOG.warning("assignment %s: %s", gang.assignment.assignment, verdict.sentence)
+        """Every rank is confirmed gone: what its end means for the next start, and an app that was stopped may be done."""
+        self._say_why(unit, gang)
+        self._failed_starts.ended(unit, gang)
         self._report_quiet(unit, gang.assignment.app_id)
+
+    def _say_why(self, unit: Unit, gang: Gang) -> None:
+        """A cluster's failure in the app's log: the first cause, and a line for each other rank."""
+        assignment, verdict = gang.assignment, gang.assignment.verdict
+        if verdict is None or not assignment.clustered or verdict.cause not in _FAILURES:
+            return
+        for line in (f"cluster {assignment.cluster_id} failed: {verdict.sentence}", *(f"  {line}" for line in verdict.others)):
+            self._server.logs.system_line(unit, assignment.app_id, assignment.function_id, line, cluster_id=assignment.cluster_id)
 
     def _over(self, unit: Unit, gang: Gang, dirty: dict[int, str]) -> None:
         for rank, remains in dirty.items():
@@ -292,6 +275,7 @@ class Gangs:
                 unit.put(node)
         self.running.pop(gang.assignment.assignment, None)
         self.pool(gang.assignment.function_id).gangs.pop(gang.assignment.assignment, None)
+        self._server.nodes.left(unit, gang)
         unit.after(self._server.planning.soon)
 
     def _report_quiet(self, unit: Unit, app_id: str) -> None:
@@ -300,13 +284,7 @@ class Gangs:
             self._server.apps.drained(unit, app_id)
 
     def _policy_of(self, function_id: str) -> GangPolicy:
-        """`experimental_options={"finish_window": 2.5}`, in seconds, is the function's own."""
-        function = self._server.world[Function].get(function_id)
-        seconds = function.options.get("finish_window", "") if function is not None else ""
-        try:
-            return replace(self._policy, finish_window_ms=max(0, int(float(seconds) * 1000)))
-        except (ValueError, OverflowError):
-            return self._policy
+        return policy_of(self._server.config, self._server.world[Function].get(function_id))
 
     def _app_of(self, function_id: str) -> str:
         function = self._server.world[Function].get(function_id)

@@ -81,12 +81,19 @@ def _environment(server: Server, function: Function, member: Member, definition:
         "MODAL_DISABLE_API_PROXY": "1",     # or a proxy of the machine would be used for the API's channel
         "PYTHONUNBUFFERED": "1",
     }
+    assignment = server.world[Assignment].get(member.assignment)
+    if assignment is not None:
+        environment["PHALANX_ATTEMPT"] = str(assignment.attempt)
+        if assignment.last_end:
+            environment["PHALANX_LAST_END"] = assignment.last_end
+    return _thread_counts(function, definition) | server.secrets.environment(function.secret_ids) | environment
+
+
+def _thread_counts(function: Function, definition: api_pb2.Function) -> dict[str, str]:
     if "skip_num_threads_env_vars" in definition.resources.DESCRIPTOR.fields_by_name and definition.resources.skip_num_threads_env_vars:
-        return environment
+        return {}
     threads = _threads(function, definition)
-    if threads:
-        environment |= {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    return environment
+    return {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")} if threads else {}
 
 
 def _threads(function: Function, definition: api_pb2.Function) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from phalanx.server.logs import Logs
     from phalanx.server.server import Server
 
+LINE_SHOWN = 400           # characters of a line that an error repeats
 WINDOW_BYTES = 64 << 10    # of lines at a time: what the event loop reads in one go
 
 
@@ -50,6 +51,16 @@ class LogReading:
             del kept[: max(len(kept) - limit, 0)]
             await asyncio.sleep(0)
         return _in_order_of_time(kept)
+
+    def last_of(self, source: Source, count: int) -> list[str]:
+        """The last lines of one rank, for an error's text: without ends and without blank ones."""
+        lines: list[str] = []
+        for piece in reversed(list(self._logs.index.pieces(source))):
+            said = [frame.data.decode(errors="replace").rstrip()[:LINE_SHOWN] for frame, _ in self._frames(piece, piece.start)]
+            lines = [line for line in said if line] + lines
+            if len(lines) >= count:
+                break
+        return lines[-count:]
 
     async def count(self, app_id: str, since_ns: int, until_ns: int, bucket_s: int, wanted: LogFilter) -> dict[int, dict[int, int]]:
         """Lines by bucket and stream: bucket's first second -> {stream: lines}. Buckets begin at multiples of their length."""

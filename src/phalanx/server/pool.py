@@ -22,6 +22,9 @@ class Pool:
     refused: dict[str, int] = field(default_factory=dict)               # node id -> not before (ms): it refused a start of this function
     failed_starts: int = 0                                              # in a row, by no fault of the program
     not_before_ms: int = 0                                              # no starts before: the last ones failed
+    crashes: list[str] = field(default_factory=list)                    # nodes of the starts in a row whose import or @enter failed
+    resting_until_ms: int = 0                                           # no starts before, for these
+    resting_for: str = ""                                               # and what is said about it
 
     def add(self, item: Input) -> None:
         entry = _entry(item)

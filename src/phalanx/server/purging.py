@@ -48,7 +48,7 @@ class Purging:
         kept = {item.input_id for item in world[Input].values() if item.call_id not in calls}
         running = self._server.gangs.running    # a living cluster still counts by its attempts
         doomed += [a for a in world[Attempt].values() if a.input_id not in kept and a.assignment not in running]
-        for record in doomed:
+        for record in (*doomed, *self._server.secrets.unused(before)):
             unit.delete(record)
         for app_id in old:
             self._server.logs.forget(unit, app_id)

@@ -18,6 +18,7 @@ from phalanx.model.node import NodeRecord
 from phalanx.paths import Paths
 from phalanx.server.agents import Agents
 from phalanx.server.apps import Apps
+from phalanx.server.bugs import Bugs
 from phalanx.server.calls import Calls
 from phalanx.server.clients import Clients
 from phalanx.server.clock import Clock, RealClock
@@ -30,15 +31,23 @@ from phalanx.server.images import Images
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
+from phalanx.server.nodes import Nodes
 from phalanx.server.planning import Planning
 from phalanx.server.purging import Purging
+from phalanx.server.secrets import Secrets
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
 from phalanx.server.world import RECORD_CLASSES, World
 from phalanx.store.blobs import Blobs
 from phalanx.store.database import Database
+from phalanx.store.hold import FileHold, Holder
 
 LOG = logging.getLogger("phalanx.server")
+
+
+def database_url(config: Config, paths: Paths) -> str:
+    """`database` of the configuration, or SQLite in the state folder."""
+    return config.database or config.extra.get("database", "") or f"sqlite:///{paths.database}"
 
 
 class Server:
@@ -49,11 +58,19 @@ class Server:
         self.paths = paths
         self.clock: Clock = clock or RealClock()
         self.randomness = randomness or random.SystemRandom()
-        paths.state.mkdir(parents=True, exist_ok=True)
-        self.database = Database(config.extra.get("database", f"sqlite:///{paths.database}"), RECORD_CLASSES, config.durability)
+        self.end_process: Callable[[], None] = lambda: os._exit(70)
+        me = Holder.me(config.listen)
+        self._hold = FileHold(paths.server_lock, f"the state {paths.state}", me)    # its blobs and logs; the database is held by itself
+        try:
+            self.database = Database(database_url(config, paths), RECORD_CLASSES, config.durability, me)
+        except BaseException:
+            self._hold.release()
+            raise
+        self.database.lost = self._lost
         self.world = World.load(self.database)
         self.topics = Topics()
         self._commits: set[asyncio.Task[None]] = set()
+        self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
         self.apps = Apps(self)
         self.blobs = Blobs(paths.blobs, config.durability)
@@ -68,8 +85,10 @@ class Server:
         self.logins = Logins(self)
         self.logs = Logs(self)
         self.mounts = Mounts(self)
+        self.nodes = Nodes(self)
         self.planning = Planning(self)
         self.purging = Purging(self)
+        self.secrets = Secrets(self)
 
     def start(self) -> None:
         """Take up the work where the last commit left it, and begin the timers. Once, in the event loop, before sockets are served."""
@@ -85,6 +104,7 @@ class Server:
 
     def close(self) -> None:
         self.database.close()
+        self._hold.release()
 
     def unit(self) -> Unit:
         return Unit(self.world, self.database)
@@ -92,8 +112,18 @@ class Server:
     def act(self, change: Callable[[Unit], object]) -> asyncio.Task[None]:
         """Change the world outside of a request: for timers and reports. The task is done when the change is on disk and acted on."""
         unit = self.unit()
-        change(unit)
+        try:
+            change(unit)
+        except Exception:
+            self.end_if_changed(unit, "a report or a timer")
+            raise
         return self.commit_soon(unit)
+
+    def end_if_changed(self, unit: Unit, what: str) -> None:
+        """A unit raised: if it changed records before, memory is half-way, and the process starts again from the store (bugs.py)."""
+        if unit.has_changes:
+            LOG.critical("%s failed half-way through its changes: starting again from the last commit", what, exc_info=True)
+            self.end_process()
 
     def commit_soon(self, unit: Unit) -> asyncio.Task[None]:
         """Commit and act while the loop goes on; who has somebody to answer awaits it, shielded."""
@@ -115,7 +145,11 @@ class Server:
         self._commits.discard(task)
         if not task.cancelled() and task.exception() is not None:
             LOG.critical("a change could not be committed: memory is ahead of the store, starting again", exc_info=task.exception())
-            os._exit(70)
+            self.end_process()
+
+    def _lost(self, error: BaseException) -> None:
+        LOG.critical("the database is out of reach or another's: starting again", exc_info=error)
+        self.end_process()
 
     def now_ms(self) -> int:
         return self.clock.now_ms()

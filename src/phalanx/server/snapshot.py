@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from phalanx.model.cluster import Member
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.gpus import GpuChoice
-from phalanx.model.node import NodeRecord
+from phalanx.model.node import ByHand, NodeRecord
 from phalanx.model.plan import Ask, Request, Where
 from phalanx.model.work import Function
 from phalanx.server.pool import Pool
@@ -15,14 +15,19 @@ from phalanx.server.pool import Pool
 if TYPE_CHECKING:
     from phalanx.core.gang import Gang
 
+_BY_HAND: dict[str, NodeState] = {
+    ByHand.SERVING: NodeState.CORDONED, ByHand.CORDONED: NodeState.CORDONED,
+    ByHand.DRAINING: NodeState.DRAINING, ByHand.DRAINED: NodeState.DRAINED,
+}  # fmt: skip
+
 
 def node_of(record: NodeRecord, connected: bool) -> Node:
     """The planner's view of a node."""
     state, why = NodeState.UP, ""
-    if record.cordoned:
-        state, why = NodeState.CORDONED, record.cordoned
+    if record.cordoned or record.by_hand != ByHand.SERVING:
+        state, why = _BY_HAND[record.by_hand], f"by hand: {record.cordoned}" if record.cordoned else "by hand"
     if record.unschedulable:
-        state, why = NodeState.DRAINING, record.unschedulable
+        state, why = NodeState.DRAINING, f"{record.unschedulable}; {why}" if why else record.unschedulable
     if not connected:
         state, why = NodeState.DOWN, "its agent is away"
     return Node(
@@ -53,14 +58,18 @@ def where_of(function: Function) -> Where:
 
 
 def request_of(
-    function: Function, request_id: str, submitted_ms: int, pool: Pool | None = None, warm: bool = False, now_ms: int = 0
+    function: Function, request_id: str, submitted_ms: int, pool: Pool | None = None, warm: bool = False, now_ms: int = 0,
+    excluded: frozenset[str] = frozenset(),
 ) -> Request:
-    """A wish for one more cluster of a function."""
-    excluded = frozenset(node for node, until in pool.refused.items() if until > now_ms) if pool else frozenset()
+    """A wish for one more cluster of a function. `excluded`: nodes that its input's earlier attempts speak against."""
+    if pool is not None:
+        excluded |= {node for node, until in pool.refused.items() if until > now_ms}
+    rests = pool is not None and pool.resting_until_ms > now_ms
     return Request(
         request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=where_of(function),
         rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
-        not_before_ms=pool.not_before_ms if pool else 0, warm=warm, priority=priority_of(function),
+        not_before_ms=max(pool.not_before_ms, pool.resting_until_ms) if pool else 0, warm=warm,
+        backoff_why=pool.resting_for if pool and rests else "", priority=priority_of(function),
     )  # fmt: skip
 
 

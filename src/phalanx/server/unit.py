@@ -28,6 +28,11 @@ class Unit:
         self._actions: list[Callable[[], None]] = []
 
     @property
+    def has_changes(self) -> bool:
+        """Of records: memory is ahead of the store until it is committed."""
+        return bool(self._changed)
+
+    @property
     def is_empty(self) -> bool:
         return not self._changed and not self._actions
 

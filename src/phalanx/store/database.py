@@ -10,16 +10,21 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from phalanx.store.engine import StoreError as StoreError
+from phalanx.store.engine import engine_of, shown, url_of
+from phalanx.store.hold import Epoch, FileHold, Holder, lock_postgresql
 from phalanx.store.tables import Records
 
 SCHEMA_VERSION = 1
+BEAT_S = 5.0            # while nothing is written, the hold is looked after this often: who lost it must not go on answering
 GATHER_TURNS = 4        # of the event loop: a long poll that a unit woke changes its own records two or three turns later
 
 Write = tuple[Records, dict[str, Any] | None, tuple[Any, ...]]   # (which table, the row or None to delete, its key)
@@ -30,26 +35,27 @@ Unit = tuple[list[Write], Future[None]]
 _OTHER_VERSION = "another version of phalanx wrote the state; start that one, or choose another --state"
 
 
-class StoreError(Exception):
-    """The store can't be used, and why, for the user."""
-
-
 class Database:
-    """Rows of every registered record class. `url` is an SQLAlchemy URL: sqlite:///FILE by default."""
+    """Rows of every registered record class. `url`: sqlite:///FILE, or postgresql://…; `me`: who holds it, for a second one to be told.
 
-    def __init__(self, url: str, record_classes: Iterable[type], durability: str = "full") -> None:
+    Raises StoreError: held by another control plane, out of reach, of another version.
+    """
+
+    def __init__(self, url: str, record_classes: Iterable[type], durability: str = "full", me: Holder | None = None) -> None:
         self._metadata = sa.MetaData()
         self.records = {record_class: Records(record_class, self._metadata) for record_class in record_classes}
-        self._engine = sa.create_engine(url)
-        if self._engine.dialect.name == "sqlite":
-            sa.event.listen(self._engine, "connect", _sqlite_settings(durability))
+        self._epoch = Epoch(self._metadata)
+        self._url = url_of(url)
+        self._engine = engine_of(self._url, durability)
         self._insert: Any = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
         self._gathered: list[Unit] = []
         self._latest: Future[None] | None = None
         self._queue: queue.SimpleQueue[list[Unit] | None] = queue.SimpleQueue()
         self._upserts: dict[str, Any] = {}
         self._failed: BaseException | None = None
-        self._create()
+        self._file: FileHold | None = None
+        self.lost: Callable[[BaseException], None] = lambda error: None     # called in the writer's thread, when a beat fails
+        self._open(me or Holder.me())
         self._thread = threading.Thread(target=self._write, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -83,7 +89,7 @@ class Database:
         self._hand_over()
         self._queue.put(None)
         self._thread.join()
-        self._engine.dispose()
+        self._let_go()
 
     def _hand_over_later(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
         if turns == 0:
@@ -96,17 +102,47 @@ class Database:
             self._queue.put(self._gathered)
             self._gathered = []
 
-    def _create(self) -> None:
-        self._metadata.create_all(self._engine)
-        with self._engine.begin() as connection:
+    def _open(self, me: Holder) -> None:
+        """Hold it, then make or upgrade its tables."""
+        what = f"the database {shown(self._url)}"
+        try:
+            if self._url.get_backend_name() == "sqlite":
+                path = Path(self._url.database or "").resolve()
+                self._file = FileHold(path.with_name(path.name + ".lock"), what, me)
+            self._connection = self._engine.connect()       # the one that writes; the lock is its own, and it is never opened again
+            if self._engine.dialect.name == "postgresql":
+                with self._connection.begin():
+                    lock_postgresql(self._connection, what, self._epoch)
+            self._create(me)
+        except sa.exc.OperationalError as error:
+            self._let_go()
+            raise StoreError(f"{what} can't be used: {str(error.orig).strip()}") from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        self._engine.dispose()
+        connection = getattr(self, "_connection", None)
+        if connection is not None:
+            connection.invalidate()     # closes it, in whatever state it is, rather than keep it for another use
+            connection.close()
+        if self._file is not None:
+            self._file.release()
+
+    def _create(self, me: Holder) -> None:
+        with self._connection.begin():
+            connection = self._connection
             connection.execute(sa.text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)"))
             version = connection.execute(sa.text("SELECT version FROM schema_version")).scalar()
             if version is None:
                 connection.execute(sa.text("INSERT INTO schema_version (version) VALUES (:v)"), {"v": SCHEMA_VERSION})
             elif version != SCHEMA_VERSION:
                 raise StoreError(f"the state has schema {version}, this version of phalanx has {SCHEMA_VERSION}: {_OTHER_VERSION}")
+            self._metadata.create_all(connection)
             for records in self.records.values():
                 self._upgrade(connection, records)
+            self._epoch.take(connection, me)
 
     def _upgrade(self, connection: sa.Connection, records: Records) -> None:
         """Give a table of an earlier version the columns that its records have since; old rows get the field's default."""
@@ -127,32 +163,58 @@ class Database:
     def _write(self) -> None:
         closing = False
         while not closing:
-            handed = [self._queue.get()]
+            try:
+                handed = [self._queue.get(timeout=BEAT_S)]
+            except queue.Empty:
+                self._beat()
+                continue
             while not self._queue.empty():
                 handed.append(self._queue.get())
             closing = None in handed
-            batch = [unit for units in handed if units is not None for unit in units]
-            try:
-                if self._failed is not None:
-                    raise self._failed
-                with self._engine.begin() as connection:
-                    for writes, _ in batch:
-                        self._apply(connection, writes)
-            except BaseException as error:  # whatever it is: nothing may be acknowledged after it
-                self._failed = error
-                for _, done in batch:
-                    done.set_exception(StoreError(f"could not commit: {error}"))
-            else:
-                for _, done in batch:
-                    done.set_result(None)
+            self._write_batch([unit for units in handed if units is not None for unit in units])
 
-    def _apply(self, connection: sa.Connection, writes: list[Write]) -> None:
-        for records, row, key in writes:
-            if row is None:
-                same_key = (records.table.c[name] == value for name, value in zip(records.key, key, strict=True))
-                connection.execute(sa.delete(records.table).where(*same_key))
-            else:
-                connection.execute(self._upsert(records), row)
+    def _write_batch(self, batch: list[Unit]) -> None:
+        """All units or none. After a failure none ever again: nobody knows what of it is on disk, and the next process reads it there."""
+        try:
+            if self._failed is not None:
+                raise self._failed
+            if batch:
+                self._transact([write for writes, _ in batch for write in writes])
+        except BaseException as error:  # whatever it is: nothing may be acknowledged after it
+            self._failed = error
+            for _, done in batch:
+                done.set_exception(StoreError(f"could not commit: {error}"))
+        else:
+            for _, done in batch:
+                done.set_result(None)
+
+    def _beat(self) -> None:
+        if self._failed is not None:
+            return
+        try:
+            self._transact([])
+        except BaseException as error:
+            self._failed = error
+            self.lost(error)
+
+    def _transact(self, writes: list[Write]) -> None:
+        with self._connection.begin():
+            self._apply(writes)
+            self._epoch.check(self._connection)
+
+    def _apply(self, writes: list[Write]) -> None:
+        """The last write of each row is what counts, so each row is written once, and each table by one statement for many rows."""
+        last: dict[str, dict[tuple[Any, ...], Write]] = {}
+        for write in writes:
+            last.setdefault(write[0].name, {})[write[2]] = write
+        for by_key in last.values():
+            records = next(iter(by_key.values()))[0]
+            if rows := [row for _, row, _ in by_key.values() if row is not None]:
+                self._connection.execute(self._upsert(records), rows)
+            if gone := [key for _, row, key in by_key.values() if row is None]:
+                same_key = (records.table.c[name] == sa.bindparam(f"key_{name}") for name in records.key)
+                names = [f"key_{name}" for name in records.key]
+                self._connection.execute(sa.delete(records.table).where(*same_key), [dict(zip(names, key, strict=True)) for key in gone])
 
     def _upsert(self, records: Records) -> Any:
         if records.name not in self._upserts:
@@ -163,13 +225,3 @@ class Database:
             self._upserts[records.name] = update
         return self._upserts[records.name]
 
-
-def _sqlite_settings(durability: str) -> Any:
-    def connected(connection: Any, _: Any) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA journal_mode=WAL")
-        cursor.execute(f"PRAGMA synchronous={'FULL' if durability == 'full' else 'NORMAL'}")
-        cursor.execute("PRAGMA busy_timeout=10000")
-        cursor.close()
-
-    return connected

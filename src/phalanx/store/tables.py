@@ -22,6 +22,7 @@ class Records:
         self._hints = typing.get_type_hints(record_class)
         self._fields = [f.name for f in dataclasses.fields(record_class)]
         self._as_json = [name for name in self._fields if self._hints[name] not in _COLUMNS]
+        self._texts = [name for name in self._fields if self._hints[name] is str]
         self.key: tuple[str, ...] = record_class.KEY  # type: ignore[attr-defined]
         self.table = sa.Table(self.name, metadata, *(self._column(name) for name in self._fields))
 
@@ -30,6 +31,9 @@ class Records:
         row = {name: getattr(record, name) for name in self._fields}
         for name in self._as_json:
             row[name] = json.dumps(row[name], default=_plain, separators=(",", ":"))
+        for name in self._texts:
+            if "\0" in row[name]:       # PostgreSQL has no such text; what a user's program says must not stop the writer
+                row[name] = row[name].replace("\0", "\N{SYMBOL FOR NULL}")
         return row
 
     def record(self, row: typing.Mapping[str, Any]) -> Any:
