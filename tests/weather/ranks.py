@@ -33,7 +33,7 @@ class Rank:
         self.shim, self.host, self.world = shim, shim.host, shim.host.world
         self.spec = shim.spec
         self.function = self.world.functions[self.spec.command[0]]
-        self.size = int(self.spec.environment["size"])
+        self.size = self.spec.size
         self.open_inputs: dict[str, int] = {}     # input id -> attempt
         self._interrupted = asyncio.Event()
         self._cancelled: set[str] = set()

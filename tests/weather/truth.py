@@ -47,6 +47,7 @@ class Truth:
         self.alive: dict[str, dict[Any, Any]] = defaultdict(dict)       # host name -> rank objects
         self.running: dict[str, dict[Any, int]] = defaultdict(dict)     # input id -> rank object -> assignment
         self.holders: dict[str, dict[int, bool]] = defaultdict(dict)    # node id -> assignments not ended -> whole
+        self.uncharged: dict[str, int] = defaultdict(int)               # input id -> restarts for somebody else's wish
         self.counts: dict[str, int] = defaultdict(int)
 
     def say_wrong(self, sentence: str) -> None:
@@ -214,7 +215,11 @@ class Truth:
                 self._charged(input_id, old)
             if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING:
                 self._in_order(input_id, new)
-        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"]:
+            spent = new["user_failures"] + new["infra_failures"] - old["user_failures"] - old["infra_failures"]
+            if old["state"] == InputState.RUNNING and new["state"] == InputState.PENDING and not spent:
+                self.uncharged[input_id] += 1
+                self.counts["uncharged restarts"] += 1
+        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + self.uncharged[input_id]:
             self.say_wrong(
                 f"input {input_id} is at attempt {new['attempt']} after {new['user_failures']} failures of its own and "
                 f"{new['infra_failures']} others")
@@ -224,6 +229,11 @@ class Truth:
 
     def _charged(self, input_id: str, old: Any) -> None:
         """A failure was charged to the user's budget: it was one."""
+        if old["state"] == InputState.PENDING:
+            name = self._rows("function")[old["function_id"],]["name"]
+            if not self.import_faults[name]:
+                self.say_wrong(f"input {input_id} was charged with a failure while it waited, and no import of {name} failed")
+            return
         number = old["assignment"]
         verdict = json.loads(self._rows("assignment")[number,]["verdict"] or "null")
         late = verdict is not None and verdict["cause"] == "timeout"

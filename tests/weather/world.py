@@ -13,14 +13,13 @@ import pytest
 
 from phalanx.config import Config
 from phalanx.model.cluster import Phase
-from phalanx.server import calls
 from phalanx.server.clients import OWN_PYTHON
 from phalanx.server.world import RECORD_CLASSES, World as Records
 from tests.weather.faults import FAULTS, Fault
 from tests.weather.lives import begin, task_factory
 from tests.weather.machines import Host, Shim, patch_node
 from tests.weather.people import Person
-from tests.weather.plane import CollectBugs, Plane
+from tests.weather.plane import SLOWER, CollectBugs, Plane
 from tests.weather.ranks import Rank
 from tests.weather.truth import Truth
 from tests.weather.virtual_time import VirtualLoop, VirtualTime
@@ -49,7 +48,8 @@ class World:
         self.truth = Truth(self)
         self.plane.committed = self.truth.committed
         self.python = OWN_PYTHON
-        self.infra_budget = calls.INFRA_BUDGET
+        self.config.infra_retries = self.infra_budget = 8
+        self.config.lease_ms = 30_000 * SLOWER
         self.functions: dict[str, Any] = {}
         self.largest = max(1, hosts - 1)
         (folder / "hosts").mkdir()
@@ -87,6 +87,7 @@ class World:
         self.plane.start()
         for host in self.hosts:
             host.start_agent()
+        await asyncio.sleep(60)     # a function is refused that the nodes registered so far could never run
         people = [begin(person.live()) for person in self.people]
         for person in people:
             person.add_done_callback(self._person_left)
