@@ -141,7 +141,23 @@ def test_down_stops_what_a_killed_supervisor_left(paths: Paths, config: Config, 
     assert supervisor.wait(20)
     said = up(paths, config)
     assert said.exit_code == 1 and "an earlier run" in said.output and "`phalanx down` stops them" in said.output
+    status = phalanx("status", "--state", str(paths.state))
+    assert status.exit_code == 0 and "the supervisor of" in status.output and "local-0" in status.output
+    assert f"server (process {read_record(record_path(paths))['server'].pid})" in status.output
     assert phalanx("down", "--state", str(paths.state)).output.startswith("stopped front, server, agent")
+
+
+def test_status_when_everything_was_killed(paths: Paths, config: Config, stand_ins: Any) -> None:
+    """Containers have a life of their own: what an agent leaves behind is in its folder of sockets."""
+    up(paths, config)
+    paths.agents_run.mkdir()
+    for process in read_record(record_path(paths)).values():
+        process.signal(signal.SIGKILL)
+        assert process.wait(20)
+    said = phalanx("status", "--state", str(paths.state))
+    assert said.exit_code == 1 and "containers of it may go on: `phalanx up` takes them over, `phalanx down` removes them" in said.output
+    paths.agents_run.rmdir()
+    assert "nothing is up" in phalanx("status", "--state", str(paths.state)).output
 
 
 def test_ctrl_c_stops_a_foreground_up(paths: Paths, config: Config, stand_ins: Any, tmp_path: Any) -> None:

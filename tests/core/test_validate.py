@@ -6,7 +6,11 @@ import pytest
 
 from phalanx.core.validate import Rules, complaints, scaling_complaints
 from phalanx.model.fleet import Node
+from phalanx.model.gpus import GpuChoice
+from phalanx.model.plan import Ask, Request
+from phalanx.model.reasons import sentence as sentence_of
 from phalanx.model.work import Function
+from phalanx.scheduler.fit import can_ever_fit
 
 FLEET = tuple(Node(f"node-{n}", gpu_type="any", gpu_count=8, simulated=True, rdma=True) for n in range(4))
 
@@ -63,6 +67,17 @@ def test_what_is_right_is_not_complained_about(function: Function) -> None:
 def test_each_complaint_names_the_value_and_what_is_allowed(function: Function, sentence: str) -> None:
     [found] = complaints(function, Rules(fleet=FLEET))
     assert sentence in found
+
+
+@pytest.mark.parametrize(("have", "sentence"), [
+    ("H200", "no node has H100; this fleet has H200, on which H100 without '!' runs"), ("A100", "no node has H100; this fleet has A100"),
+])  # fmt: skip
+def test_a_type_that_no_node_has_is_not_told_the_counts_of_other_fleets(have: str, sentence: str) -> None:
+    """`H100!:1`: "use H100!:8" would only lead to the next refusal."""
+    fleet = (Node("node-0", gpu_type=have, gpu_count=8),)
+    assert complaints(cluster(gpu=("H100", 1, True)), Rules(fleet=fleet)) == []
+    refusal = can_ever_fit(Request("new", 4, Ask(gpus=(GpuChoice("H100", 1, True),))), fleet)
+    assert refusal is not None and sentence_of(refusal).endswith(sentence)
 
 
 def test_the_owner_of_a_fleet_can_allow_clusters_without_gpus() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -83,3 +85,27 @@ def test_case_73_kill_9_of_everything_below_the_agent_leaves_nothing_and_the_nex
         client.finish()
     live.wait_until_empty()
     assert live.traces() - before == {}
+
+
+def test_what_goes_on_after_everything_was_killed_is_said_and_ended(another: Callable[..., Any]) -> None:
+    """First the supervisor alone, then the rest: the containers live through both, and `phalanx down` leaves nothing of them."""
+    with another(2) as plane:
+        with plane.running("run", f"{PROGRAMS / 'long.py'}::main") as client:
+            client.wait_for("trains", times=2)
+            kill_all(plane, "supervisor")
+            said = plane.phalanx("status")
+            assert said.code == 0 and "train_long" in said.out and "the supervisor of" in said.err and "its containers go on too" in said.err
+            tasks = plane.containers("train_long")
+            kill_all(plane, "front", "server", "agent")
+            assert all(processes_of(task) for task in tasks)
+            said = plane.phalanx("status")
+            assert said.code == 1 and "containers of it may go on" in said.err
+        assert plane.phalanx("down").out == "stopped what a killed agent had left\n"
+        assert not any(processes_of(task) for task in tasks)
+        assert plane.phalanx("down").out.startswith("nothing is up")
+
+
+def kill_all(plane: Live, *names: str) -> None:
+    for process in [plane.pid(name) for name in names]:
+        process.signal(signal.SIGKILL)
+        assert process.wait(20)

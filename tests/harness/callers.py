@@ -24,8 +24,9 @@ class Caller:
 
     def function(self, name: str = "work", size: int = 1, gpu: str = "", clustered: bool | None = None, **fields: Any) -> str:
         """A function's id. `gpu="H100:8"`; other fields are those of api_pb2.Function."""
+        fields = {"timeout_secs": 300} | fields
         definition = api_pb2.Function(
-            module_name="story", function_name=name, function_type=api_pb2.Function.FUNCTION_TYPE_FUNCTION, timeout_secs=300, **fields
+            module_name="story", function_name=name, function_type=api_pb2.Function.FUNCTION_TYPE_FUNCTION, **fields
         )
         if clustered if clustered is not None else size > 1:
             definition._experimental_group_size = size

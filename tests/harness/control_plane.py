@@ -49,6 +49,9 @@ class SteppedClock(RealClock):
     def now_ms(self) -> int:
         return super().now_ms() + self._added_ms
 
+    def elapsed_ms(self) -> int:
+        return super().elapsed_ms() + self._added_ms
+
     def call_after(self, delay_ms: int, action: Callable[[], None]) -> _SteppedTimer:
         timer = _SteppedTimer(action)
         timer.real = asyncio.get_running_loop().call_later(max(delay_ms, 0) / 1000, timer.fire)

@@ -27,6 +27,8 @@ from phalanx.api.transport import SERVICE
 from phalanx.protocol import agent_pb2 as pb
 from tests.harness.control_plane import ControlPlane
 
+SPOOL_HEADER = 13     # of a record in the spool (node/spool.py)
+
 Key = tuple[int, int]
 """(assignment, rank)"""
 
@@ -72,6 +74,7 @@ class FakeRank:
     ipv4s: list[str] = field(default_factory=list)
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     channel: PreambleChannel | None = None
+    spooled: int = 0
 
     @property
     def key(self) -> Key:
@@ -84,6 +87,12 @@ class FakeRank:
         metadata = {"x-modal-client-version": "1.6.4", "x-modal-client-type": "3"} | ({"x-idempotency-key": key} if key else {})
         method = UnaryUnaryMethod(self.channel, f"/modal.client.ModalClient/{name}", type(request), response)
         return await method(request, metadata=metadata)
+
+    def write(self, text: str) -> None:
+        """A line of the container's output, as its shim's spool brings it."""
+        record = pb.LogRecord(stream=1, time_ns=time.time_ns(), data=text.encode())
+        offset, self.spooled = self.spooled, self.spooled + SPOOL_HEADER + len(record.data)
+        self.fleet.say(logs=pb.Logs(assignment=self.key[0], rank=self.key[1], offset=offset, records=[record], end_offset=self.spooled))
 
     async def run(self) -> None:
         code, signal, oom = 0, 0, False
@@ -175,6 +184,10 @@ class FakeFleet:
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
+        self.silent = False
+        self.answered_ms = self.said_away_ms = 0
+        self.ignores_interrupts = False                     # programs go on until they are killed
+        self.never_prepares: set[str] = set()               # nodes that pull for ever
         self.ranks: dict[Key, FakeRank] = {}
         self.ran: list[tuple[Key, str, int]] = []        # every delivery to every rank
         self.heard: list[pb.ToAgent] = []
@@ -225,6 +238,11 @@ class FakeFleet:
     def say(self, **message: Any) -> None:
         self._outgoing.put_nowait(pb.FromAgent(**message))
 
+    def beat(self) -> None:
+        """A heartbeat. `silent`: it gets stuck on the way."""
+        if not self.silent:
+            self.say(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms(), answered_ms=self.answered_ms, said_away_ms=self.said_away_ms))
+
     def clustered(self, rank: FakeRank) -> bool:
         arguments = api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments)
         return arguments.function_def._experimental_group_size > 0
@@ -239,11 +257,11 @@ class FakeFleet:
         async with method.open() as stream:
             register = pb.Register(
                 protocol_version=1, agent_id=self.agent_id, boot_id="boot", engine="fake", nodes=self.facts, adopted=adopted,
-                secret=self.control_plane.config.join_secret,
+                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(),
             )  # fmt: skip
             await stream.send_message(pb.FromAgent(register=register))
-            await stream.send_message(pb.FromAgent(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms())))
             sender = asyncio.ensure_future(self._send(stream))
+            beating = asyncio.ensure_future(self._beat())
             for rank in self.ranks.values():
                 if rank.exited is not None:
                     self.say(exited=rank.exited)
@@ -253,6 +271,12 @@ class FakeFleet:
                     self._hear(message)
             finally:
                 sender.cancel()
+                beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self.beat()
+            await asyncio.sleep(1)
 
     async def _send(self, stream: Any) -> None:
         while True:
@@ -262,6 +286,8 @@ class FakeFleet:
         kind = message.WhichOneof("message")
         if kind == "welcome":
             self.joined.set()
+        elif kind == "beat_answer":
+            self.answered_ms = message.beat_answer.boottime_ms
         elif kind == "prepare":
             self._prepare(message.prepare)
         elif kind == "start":
@@ -275,6 +301,8 @@ class FakeFleet:
             self._release(message.release)
 
     def _prepare(self, prepare: pb.Prepare) -> None:
+        if prepare.node_id in self.never_prepares:
+            return
         refusal = self.refuse(prepare)
         key = prepare.assignment, prepare.rank
         if refusal is not None:
@@ -299,7 +327,8 @@ class FakeFleet:
         if stop.signal == 9:
             rank.task.cancel()
             return
-        rank.interrupted.set()
+        if not self.ignores_interrupts:
+            rank.interrupted.set()
         await asyncio.sleep(stop.grace_ms / 1000)
         rank.task.cancel()
 

@@ -75,6 +75,17 @@ def test_under_another_host_name_an_upload_has_one_part(control_plane: ControlPl
     assert control_plane.server.blobs.read(created.blob_id) == DATA
 
 
+def test_two_ranks_upload_the_same_result_at_the_same_time(control_plane: ControlPlane) -> None:
+    server, caller = control_plane.server, Caller("ak-1", host="head-node:8900")
+    uploads = [control_plane.call(lambda: Blobs(server).BlobCreate(announced(DATA), caller, server.unit())) for _ in range(2)]
+    urls = [upload.multiparts.items[0] for upload in uploads]
+    for one in urls:
+        upload(one.upload_urls[0].replace("http://head-node:8900", control_plane.url), DATA)
+    for one in urls:
+        request = urllib.request.Request(one.completion_url.replace("http://head-node:8900", control_plane.url), method="POST")
+        assert urllib.request.urlopen(request).status == 200
+
+
 def test_a_gigabyte_goes_in_parts(control_plane: ControlPlane) -> None:
     created = control_plane.rpc("BlobCreate", announced(b"", 2**30 + 5))
     assert created.WhichOneof("upload_types_oneof") == "multiparts"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 
 import pytest
 
 from phalanx.engines.local import Machine, nodes
-from phalanx.node import bridge
+from phalanx.node import bridge, programs
 from phalanx.node.bytecode import compile_tree
+from phalanx.node.choose import NoRuntime, choose
 from phalanx.node.gpus import gpu_type
 from phalanx.node.outfit import hosts
 
@@ -77,3 +79,12 @@ def test_bytecode_trusts_packages_and_compares_the_users_own_files(tmp_path):
     compile_tree(str(tmp_path))
     flags = {path.parent.parent.name: int.from_bytes(path.read_bytes()[4:8], "little") for path in tmp_path.rglob("*.pyc")}
     assert flags == {"pkg": 0b01, "root": 0b11}      # PEP 552: hash-based, and hash-based to be checked
+
+
+def test_without_a_container_runtime_plain_processes_are_taken_and_it_is_said(monkeypatch):
+    monkeypatch.setattr(programs, "find", lambda name: None)
+    choice = asyncio.run(choose("auto", lambda prefix: pytest.fail("nothing is tried"), {}))
+    assert (choice.runtime, choice.reason) == ("process", "plain processes without isolation (crun and runc not installed)")
+    assert choice.guarantees["network"].startswith("no: ranks share the machine's loopback")
+    with pytest.raises(NoRuntime, match=r"the runtime crun does not work here \(crun not installed\). `phalanx doctor` shows what brings it"):
+        asyncio.run(choose("crun", lambda prefix: pytest.fail("nothing is tried"), {}))

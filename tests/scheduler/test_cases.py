@@ -43,14 +43,16 @@ def test_case_3_a_gang_that_grew_waits_whole_while_its_old_version_runs() -> Non
 
 
 def test_case_5_two_gangs_lost_a_node_each_and_one_recovers_whole() -> None:
-    """Both keep their healthy node; two nodes are free in the end, enough for one gang only."""
+    """Both keep their healthy node; those two are enough for one gang only: the first has both at once, the other nothing."""
     fleet = nodes(2) + tuple(replace(n, state=NodeState.DOWN, state_reason="lost") for n in nodes(2, "dead"))
     kept = (Retention("a", ("node-00",), 2 * MINUTE), Retention("b", ("node-01",), 2 * MINUTE))
     snapshot = Snapshot(0, fleet, pending=(gang("a", 2), gang("b", 2)), retentions=kept)
-    assert started(plan(snapshot)) == [], "each keeps one: nobody has two yet"
-    later = plan(replace(snapshot, now_ms=3 * MINUTE))
-    assert started(later) == ["a"]
-    assert reason_of(later, "b").code in (ReasonCode.DRAINING, ReasonCode.NO_CAPACITY)
+    for now_ms in (0, 3 * MINUTE):
+        made = plan(replace(snapshot, now_ms=now_ms))
+        assert started(made) == ["a"]
+        assert reason_of(made, "b").code in (ReasonCode.DRAINING, ReasonCode.NO_CAPACITY)
+    with_one_more = replace(snapshot, nodes=fleet + nodes(1, "new"), pending=(*snapshot.pending, gang("long", 2)))
+    assert started(plan(with_one_more)) == ["a"] and plan(with_one_more).starts[0].node_ids == ("new-00", "node-00")
 
 
 def test_case_6_a_hundred_requests_of_one_unit_on_a_fleet_of_one_all_finish() -> None:

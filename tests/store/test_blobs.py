@@ -57,6 +57,16 @@ def test_a_missing_part_is_named_and_the_others_are_kept(blobs: Blobs) -> None:
     assert blobs.part_path(blob_id, 2).exists()
 
 
+def test_two_that_upload_the_same_at_the_same_time_do_not_take_each_others_parts(blobs: Blobs) -> None:
+    blob_id = "bl-" + hashlib.sha256(b"same").hexdigest()
+    for upload in ("one", "other"):
+        with blobs.draft() as draft:
+            draft.write(b"same")
+            draft.keep_as_part(blobs.part_path(blob_id, 1, upload))
+    assert blobs.join_parts(blob_id, 1, "one") == blobs.join_parts(blob_id, 1, "other")
+    assert blobs.read(blob_id) == b"same"
+
+
 @pytest.mark.parametrize("blob_id", ["bl-../../config", "../config.json", "bl-", ""])
 def test_an_id_can_not_name_a_path(blobs: Blobs, blob_id: str) -> None:
     with pytest.raises(BlobError, match="is not a blob id"):

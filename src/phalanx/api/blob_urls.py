@@ -12,19 +12,21 @@ VALID_MS = 60 * 60_000   # a client asks for one and uses it at once; a large pa
 
 @dataclass(frozen=True)
 class BlobUrl:
-    """What a URL allows: `put` a blob or one part of it, `complete` an upload of `part` parts, `get` a blob."""
+    """What a URL allows: `put` a blob or one part of it, `complete` an `upload` of `part` parts, `get` a blob."""
 
     action: str
     blob_id: str
     expires_ms: int
     part: int = 0
+    upload: str = ""
 
     def path(self, key: bytes) -> str:
-        query = urllib.parse.urlencode({"expires": self.expires_ms, "part": self.part, "signature": self._signature(key)})
+        said = {"expires": self.expires_ms, "part": self.part, "upload": self.upload, "signature": self._signature(key)}
+        query = urllib.parse.urlencode({name: value for name, value in said.items() if value != ""})
         return f"/blobs/{self.action}/{self.blob_id}?{query}"
 
     def _signature(self, key: bytes) -> str:
-        text = f"{self.action}\0{self.blob_id}\0{self.expires_ms}\0{self.part}"
+        text = f"{self.action}\0{self.blob_id}\0{self.expires_ms}\0{self.part}" + (f"\0{self.upload}" if self.upload else "")
         return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
     @classmethod
@@ -34,7 +36,7 @@ class BlobUrl:
         try:
             if len(parts) != 4 or parts[:2] != ["", "blobs"]:
                 raise ValueError
-            url = cls(parts[2], parts[3], int(query["expires"]), int(query["part"]))
+            url = cls(parts[2], parts[3], int(query["expires"]), int(query["part"]), query.get("upload", ""))
         except (KeyError, ValueError):
             raise PermissionError("this is no blob URL of a Phalanx server") from None
         if not hmac.compare_digest(url._signature(key), query.get("signature", "")):

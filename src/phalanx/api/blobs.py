@@ -39,9 +39,10 @@ class Blobs:
             return answer
         length = PART_BYTES if request.content_length >= MULTIPART_FROM else max(request.content_length, 1)
         count = max(-(-request.content_length // length), 1)
+        upload = self._server.secret()
         answer.multipart.part_length = length
-        answer.multipart.upload_urls.extend(base + self._path("put", blob_id, number) for number in range(1, count + 1))
-        answer.multipart.completion_url = base + self._path("complete", blob_id, count)
+        answer.multipart.upload_urls.extend(base + self._path("put", blob_id, number, upload) for number in range(1, count + 1))
+        answer.multipart.completion_url = base + self._path("complete", blob_id, count, upload)
         answer.multiparts.items.append(answer.multipart)
         return answer
 
@@ -50,8 +51,8 @@ class Blobs:
             raise not_found("Blob", request.blob_id, "its upload was not finished, or it was removed with its call")
         return api_pb2.BlobGetResponse(download_url=self._base(caller) + self._path("get", request.blob_id))
 
-    def _path(self, action: str, blob_id: str, part: int = 0) -> str:
-        return BlobUrl(action, blob_id, self._server.now_ms() + VALID_MS, part).path(self._key)
+    def _path(self, action: str, blob_id: str, part: int = 0, upload: str = "") -> str:
+        return BlobUrl(action, blob_id, self._server.now_ms() + VALID_MS, part, upload).path(self._key)
 
     def _base(self, caller: Caller) -> str:
         """The address by which the one who asks reaches us: containers do only through their shim."""

@@ -58,14 +58,14 @@ class _Door:
             async for chunk in request.content.iter_chunked(CHUNK):
                 await asyncio.to_thread(draft.write, chunk)     # hashes and writes: not in the event loop
             if url.part:
-                stored = await asyncio.to_thread(draft.keep_as_part, blobs.part_path(url.blob_id, url.part))
+                stored = await asyncio.to_thread(draft.keep_as_part, blobs.part_path(url.blob_id, url.part, url.upload))
             else:
                 stored = await asyncio.to_thread(draft.keep, url.blob_id.removeprefix("bl-"))
         return web.Response(status=200, headers={"ETag": f'"{stored.md5}"'})
 
     async def _complete(self, request: web.Request, url: BlobUrl) -> web.StreamResponse:
         await request.read()
-        _, etag = await asyncio.to_thread(self._server.blobs.join_parts, url.blob_id, url.part)
+        _, etag = await asyncio.to_thread(self._server.blobs.join_parts, url.blob_id, url.part, url.upload)
         answer = f"<CompleteMultipartUploadResult><ETag>&quot;{etag}&quot;</ETag></CompleteMultipartUploadResult>"
         return web.Response(status=200, text=answer)
 

@@ -66,20 +66,36 @@ def load_config(paths: Paths) -> Config:
 
 
 def find(paths: Paths) -> Running | None:
-    """The control plane of this state, if its server is ready."""
-    supervisor = read_record(record_path(paths)).get("supervisor")
+    """The control plane of this state, if its server is ready; one whose supervisor was killed, too."""
+    living = _living(paths)
     listen = _ready_listen(paths)
-    if supervisor is None or not supervisor.is_alive() or listen is None:
+    if listen is None or not living.keys() & {"supervisor", "server"}:
         return None
     return Running(paths, load_config(paths), listen)
 
 
 def why_none(paths: Paths) -> str:
     """What to tell somebody who wants a control plane where `find` finds none."""
-    supervisor = read_record(record_path(paths)).get("supervisor")
-    if supervisor is None or not supervisor.is_alive():
-        return f"nothing is up with state {paths.state}: start it with `phalanx up`, or name another with --state"
+    living = _living(paths)
+    if "supervisor" not in living:
+        return what_is_left(paths) or f"nothing is up with state {paths.state}: start it with `phalanx up`, or name another with --state"
     return f"the server of {paths.state} is starting; clients wait for it. Its last words:\n{last_words(paths, 'server')}"
+
+
+def what_is_left(paths: Paths) -> str:
+    """What goes on without a supervisor, and what to do about it; "" where there is one, or nothing."""
+    living = _living(paths)
+    if "supervisor" in living:
+        return ""
+    if living:
+        names = ", ".join(f"{name} (process {process.pid})" for name, process in living.items())
+        also = "containers go on too" if "agent" in living else "containers may go on too"
+        return (f"the supervisor of {paths.state} was killed: {names} and its {also}, but nothing starts again what ends. "
+                "`phalanx down` stops all of it; `phalanx up` begins anew after that")
+    if paths.agents_run.exists():
+        return (f"every process of {paths.state} was killed, and containers of it may go on: `phalanx up` takes them over, "
+                "`phalanx down` removes them")
+    return ""
 
 
 def start(paths: Paths, config: Config, die_with_us: bool, remove_state: bool = False,
@@ -113,7 +129,7 @@ def start(paths: Paths, config: Config, die_with_us: bool, remove_state: bool = 
 
 def stop(paths: Paths) -> list[str]:
     """Stop the supervisor, which stops the rest; or the rest, where it was killed. Names of what had to be stopped."""
-    record = {name: process for name, process in read_record(record_path(paths)).items() if process.is_alive()}
+    record = _living(paths)
     patience_s = sum(STOP_S.values()) + _grace_s(paths) + STOP_MARGIN_S
     supervisor = record.get("supervisor")
     if supervisor is not None:
@@ -125,8 +141,17 @@ def stop(paths: Paths) -> list[str]:
     for name in ("agent", "server", "front"):
         if name in record:
             _end(record[name], patience_s)
+    stopped = list(record)
+    if paths.agents_run.exists():       # an agent that was killed: its containers have nobody else to end them
+        subprocess.run([sys.executable, "-m", "phalanx.node", "--state", str(paths.state), "--clean"], stdin=subprocess.DEVNULL)
+        stopped.append("what a killed agent had left")
     shutil.rmtree(paths.run, ignore_errors=True)
-    return list(record)
+    return stopped
+
+
+def _living(paths: Paths) -> dict[str, Process]:
+    """Those of this control plane's processes that are there."""
+    return {name: process for name, process in read_record(record_path(paths)).items() if process.is_alive()}
 
 
 def _grace_s(paths: Paths) -> float:

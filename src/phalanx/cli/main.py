@@ -16,6 +16,8 @@ COMMANDS = {
     "logs": "what a cluster, one of its ranks, or an app wrote",
     "explain": "why a call, a cluster or a function waits, and what would start it now",
     "run": "run a program as `modal run` does, on a control plane of its own if none is up",
+    "backup": "everything that must not be lost, into one file, while the control plane runs",
+    "restore": "make a state folder of a backup",
     "login": "point the modal client at the control plane, in its own configuration",
     "doctor": "what this machine offers, what follows, what is missing",
     "plan": "save the planner's last decisions, or decide recorded ones again",

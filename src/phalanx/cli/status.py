@@ -26,6 +26,9 @@ def status(state: Path, as_json: bool) -> None:
         answer = running.status()
     except AdminError as error:
         raise click.ClickException(str(error)) from error
+    left = control_plane.what_is_left(Paths(state))
+    if left:
+        click.echo(f"Warning: {left}\n", err=True)
     if as_json:
         click.echo(json.dumps(answer, indent=2))
     else:

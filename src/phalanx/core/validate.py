@@ -100,6 +100,8 @@ def _containers(function: Function, min_nodes: int, max_nodes: int, buffer_nodes
 
 def _gpu_counts(function: Function, gpus: Iterable[GpuChoice], fleet: tuple[Node, ...]) -> Iterator[str]:
     for choice in gpus:
+        if fleet and not any(node.types_for(choice) for node in fleet):
+            continue    # can_ever_fit says what there is instead: counts of other fleets' nodes would only lead to that sentence
         counts = counts_on_nodes(choice, fleet)
         asked = f"gpu='{_written(choice)}:{choice.count}' on '{function.name}'"
         have = f"nodes with {choice.gpu_type} have {_either(counts)}" if choice.gpu_type != ANY else f"nodes have {_either(counts)}"

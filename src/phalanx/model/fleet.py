@@ -88,11 +88,12 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Nodes kept for a gang that lost a member or waits for arriving nodes. Open to others that end before `until_ms`."""
+    """Nodes kept for a gang that lost a member, awaits new nodes, or had others stopped. Open to others that end before `until_ms`."""
 
     request_id: str
     node_ids: tuple[str, ...]
     until_ms: int
+    victims: tuple[str, ...] = ()          # holders that were stopped for it: while one of them is there, it waits for that
 
 
 @dataclass(frozen=True, slots=True)

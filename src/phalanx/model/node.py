@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
+UNKILLABLE = "UNKILLABLE"       # how `unschedulable` begins where SIGKILL did not end a container's processes
+
 
 class ByHand(StrEnum):
     """What a person decided about a node. docs/states.md has the legal transitions, core/states.py the same table in code."""

@@ -124,6 +124,9 @@ class Input:
     not_before_ms: int = 0                      # a retry's delay
     last_end: str = ""                          # why the latest attempt ended
     excluded_nodes: list[str] = field(default_factory=list)     # nodes that an earlier attempt's end speaks against
+    queued_ms: int = 0                          # since when it waits for a cluster this time
+    evictions: int = 0                          # how often others were stopped so that it starts
+    preemptions: int = 0                        # how often it was stopped for others
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import IO, Any
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from phalanx.engines import local
+from phalanx.model.node import UNKILLABLE
 from phalanx.paths import Paths
 from phalanx.protocol import agent_pb2
 
@@ -263,7 +264,15 @@ class Agent:
         for container in self.containers.values():
             self.preparer.ranges.adopt(container.spec.name, container.spec.ipv4)
 
+    def _note_unkillable(self) -> None:
+        """A node with a process that SIGKILL does not end takes no more work, until an agent has started that finds it gone."""
+        for container in self.containers.values():
+            if container.ended is not None and container.ended.unkillable:
+                told = f"{UNKILLABLE}: {container.spec.task_id}: {container.ended.sentence or 'SIGKILL does not end its processes'}"
+                self.preparer.unschedulable.setdefault(container.spec.node_id, told)
+
     def _register(self) -> agent_pb2.Register:
+        self._note_unkillable()
         image, choice = self.fleet.image, self.choice
         facts = [agent_pb2.NodeFacts(
             node_id=node.node_id, hostname=node.hostname, gpu_type=node.gpu_type, gpu_count=node.gpu_count, cpu_milli=node.cpu_milli,
@@ -323,6 +332,7 @@ class Agent:
         if key in self.containers:
             self.containers[key].report_again()
             return
+        self._note_unkillable()
         task = self._job(self._prepare_one(key, ask))
         self._preparing[key] = task
         task.add_done_callback(lambda _: self._preparing.pop(key, None))
@@ -376,7 +386,7 @@ class Agent:
             remains = await container.release()
             self.containers.pop(key, None)
             if remains:     # its folder, addresses and cards stay taken: the next agent tries again
-                self.preparer.unschedulable[container.spec.node_id] = f"{remains} remains of {container.spec.task_id}"
+                self.preparer.unschedulable.setdefault(container.spec.node_id, f"{remains} remains of {container.spec.task_id}")
             else:
                 await self.preparer.forget(container.spec.name)
         self.gone.discard(key)

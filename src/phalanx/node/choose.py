@@ -50,7 +50,8 @@ async def choose(wanted: str, make_launcher: Callable[[tuple[str, ...]], Launche
             await launcher.leave()
     why = "; ".join(failures)
     if wanted != "auto":
-        raise NoRuntime(f"the runtime {wanted} does not work here ({why}). `--runtime process` needs no privilege")
+        raise NoRuntime(f"the runtime {wanted} does not work here ({why}). `phalanx doctor` shows what brings it; "
+                        "`--runtime process` needs no privilege")
     return _process(why)
 
 

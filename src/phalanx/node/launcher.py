@@ -26,7 +26,7 @@ def main(path: str, version: str) -> None:
     with contextlib.suppress(PermissionError):      # we lead a session already
         os.setsid()
     os.umask(0o022)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)   # whoever started us with & has SIGINT ignored, and children would inherit that
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

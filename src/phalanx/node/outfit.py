@@ -166,8 +166,9 @@ def client_search() -> list[str]:
 
 def process_search(fleet: Fleet, home: Path, layers: list[Path]) -> list[str]:
     """The same for a plain process: the client's packages are used where the layers lie, unless two layers have parts of one package."""
-    trees = [home.parent] if _overlap(layers) else list(reversed(layers))
-    search = [str(home), *(str(tree / place) for place in CLIENT_TREES.values() for tree in trees if (tree / place).is_dir())]
+    own = [home.parent / place for place in CLIENT_TREES.values()]
+    shared = [] if _overlap(layers) else [layer / place for place in CLIENT_TREES.values() for layer in reversed(layers)]
+    search = [str(home), *map(str, [tree for tree in shared if tree.is_dir()] or own)]
     if os.path.isabs(shown := fleet.extra.get("image.site_packages", "")):
         search.append(shown)
     return search

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import forkable, gpus
+from . import forkable, gpus, spool
 from .container import Container, left_behind
 from .forkable import Zygote
 from .launching import Launcher, LaunchFailed
@@ -136,6 +136,7 @@ class Zygotes:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
         (fleet.run / name).mkdir(mode=0o755, exist_ok=True)
+        (fleet.run / f"{name}.sock").unlink(missing_ok=True)
         spec = Spec(
             assignment=0, rank=0, task_id="", task_secret="", folder=str(folder), control_socket=str(fleet.run / f"{name}.ctl"),
             api_folder=str(fleet.run / name), tasks_socket="", runtime=fleet.runtime, program=fleet.program, hostname="zygote",
@@ -184,7 +185,7 @@ async def _ask(path: str) -> dict[str, Any]:
         try:
             reader, writer = await asyncio.open_unix_connection(path, limit=1 << 22)
             break
-        except FileNotFoundError:       # it is not started yet
+        except (FileNotFoundError, ConnectionRefusedError):       # it is not started yet
             await asyncio.sleep(0.01)
     body = b'{"facts": true}'
     writer.write(struct.pack("<I", len(body)) + body)
@@ -197,8 +198,6 @@ async def _ask(path: str) -> dict[str, Any]:
 
 def _said(spec: Spec) -> str:
     """The last line of its output."""
-    from . import spool
-
     text = b"".join(record.data for record in spool.read(spec.spool, 0)).decode(errors="replace").strip()
     return text.splitlines()[-1] if text else "without a word"
 

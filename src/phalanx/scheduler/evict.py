@@ -10,6 +10,7 @@ from phalanx.scheduler.index import Cell
 from phalanx.scheduler.ledger import Ledger, Target, View
 from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
+from phalanx.scheduler.spare import idle_beside
 
 _TRIES = 6          # what-ifs a plan
 _FABRICS = 6        # looked at for each, those with the fewest nodes missing first: they have the least to lose
@@ -48,18 +49,25 @@ class Evictor:
         self._levels: dict[str, dict[tuple[int, int], int]] = {}     # fabric -> (priority, shape) -> nodes
         self._failed: list[tuple[View, int, int]] = []
         self._lowest: int | None = None
+        self._idle_only = False                          # of the request that is looked at
 
-    def victims(self, request: Request, claims: list[Claim]) -> tuple[list[Evict], Claim] | None:
+    def victims(self, request: Request, claims: list[Claim], idle_only: bool = False) -> tuple[list[Evict], Claim | None] | None:
         """The cheapest set of whole victims after which the request starts, with its claim on their nodes; None when no set does.
 
         A request that had others evicted `eviction_budget` times waits like everybody: a gang that crashes and comes back must not
-        empty the fleet again and again (one caused 548 preemptions, by Meta's account of its clusters).
+        empty the fleet again and again (one caused 548 preemptions, by Meta's account of its clusters). Idle ones it gets nevertheless.
         """
-        if request.warm or request.evictions >= self.policy.eviction_budget or self._tries <= 0 or not self._worth_a_look(request):
+        self._idle_only = idle_only or request.evictions >= self.policy.eviction_budget
+        if request.warm or self._tries <= 0 or not self._worth_a_look(request):
             return None
+        if not request.ask.whole:
+            beside = idle_beside(self.ledger, request, claims, self.named)
+            if beside is not None:
+                self.named |= set(beside)
+                return [Evict(name, request.request_id) for name in beside], None
         reclaims = self.quotas.may_reclaim_any(request)
         view = self.ledger.view(request)
-        plain = not (reclaims or request.excluded_nodes or request.request_id in self.ledger.kept)
+        plain = not (reclaims or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
         if plain and any(v is view and request.size >= size and request.priority <= priority for v, size, priority in self._failed):
             return None     # less was asked with more right to it, in vain; and what could be stopped only shrinks
         self._tries -= 1
@@ -92,6 +100,8 @@ class Evictor:
         if self._lowest is None:
             holds = self.ledger.index.holds.values()
             self._lowest = min((IDLE if h.warm else h.priority for h in holds if h.preemptible_after_ms is not None), default=1 << 40)
+        if self._idle_only:
+            return self._lowest == IDLE
         return max(request.priority, IDLE + 1) > self._lowest or self.quotas.may_reclaim_any(request)
 
     def _fabrics(self, target: Target, request: Request) -> list[str]:
@@ -170,7 +180,7 @@ class Evictor:
             return False
         if unit.ending or unit.priority == IDLE:
             return True
-        if not request.ask.whole:
+        if not request.ask.whole or self._idle_only:
             return False       # a container of a plain function is not worth a running gang
         return unit.priority < request.priority or all(self.quotas.may_reclaim(request, h) for h in unit.holds)
 

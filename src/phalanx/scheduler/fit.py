@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from phalanx.model.fleet import Node, Offer
-from phalanx.model.gpus import ANY, accepted_types
+from phalanx.model.gpus import ANY, GpuChoice, accepted_types
 from phalanx.model.plan import Ask, Request
 from phalanx.model.reasons import Reason, ReasonCode, Wish, WishKind
 
@@ -145,13 +146,20 @@ def _wrong_gpus(ask: Ask, candidates: list[Node]) -> Reason:
     for choice in ask.gpus:
         counts = sorted({n.gpus_of(t) for n in candidates for t in n.types_for(choice)} - {0})
         if counts:
-            allowed = " or ".join(f"{choice.gpu_type}:{count}" for count in counts)
+            name = f"{choice.gpu_type}{'!' if choice.exact else ''}"
+            allowed = " or ".join(f"{name}:{count}" for count in counts)
             rule = "a cluster takes every GPU of a node; use" if ask.whole else "at most"
-            lines.append(f"{choice.gpu_type}:{choice.count} asked, nodes with {choice.gpu_type} have {_join(counts)}; {rule} {allowed}")
+            lines.append(f"{name}:{choice.count} asked, nodes with {choice.gpu_type} have {_join(counts)}; {rule} {allowed}")
         else:
             have = sorted({n.gpu_type for n in candidates} - {""})
-            lines.append(f"no node has {choice.gpu_type}; this fleet has {', '.join(have) if have else 'no GPUs'}")
+            lines.append(f"no node has {choice.gpu_type}; this fleet has {', '.join(have) if have else 'no GPUs'}{_upgrade(choice, have)}")
     return _impossible("; ".join(dict.fromkeys(lines)), "another gpu=")
+
+
+def _upgrade(choice: GpuChoice, have: list[str]) -> str:
+    """"H100!" where there are H200: leaving out the "!" would do."""
+    others = set(accepted_types(replace(choice, exact=False))).intersection(have) if choice.exact else set()
+    return f", on which {choice.gpu_type} without '!' runs" if others else ""
 
 
 def _largest_gang(request: Request, fleet: list[Node], offers: list[Offer]) -> int:

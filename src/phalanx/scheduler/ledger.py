@@ -203,15 +203,20 @@ class Ledger:
         return found
 
     def kept_for(self, request: Request, end_ms: int) -> list[str]:
-        """Kept nodes that it may use: its own, and those of others that can't start now, when it ends before they are anybody's again."""
-        if request.request_id not in self.kept and end_ms > self._kept_longest:
+        """Kept nodes that it may use: its own, and those of others that can't start now, when it ends before they are anybody's again.
+
+        Who has nodes kept for itself may also use those of others behind it in the queue: of several gangs that each lost a member the
+        first recovers whole, where all would wait for each other's halves.
+        """
+        mine = request.request_id in self.kept
+        if not mine and end_ms > self._kept_longest:
             return []
         return [
             node_id
             for owner, node_ids in sorted(self.kept.items())
             for node_id in node_ids
             if node_id not in self.given
-            and (owner == request.request_id or (owner in self.lending and end_ms <= self.kept_until[node_id]))
+            and (owner == request.request_id or (end_ms <= self.kept_until[node_id] if owner in self.lending else mine))
         ]
 
     def is_free(self, node_id: str) -> bool:

@@ -101,6 +101,8 @@ class _Run:
                 self.reasons[request.request_id] = refusal
             return
         self.blocked.append(request)
+        if _expired(request, self.now):
+            return      # nobody is stopped, and nothing claimed or bought, for what is to be failed
         if request.ask.whole:
             self._provide(request)
         elif self.policy.preempt:
@@ -114,7 +116,7 @@ class _Run:
         promised = {claim.request_id: claim.start_ms for claim in self.claims}
         for request in self.blocked:
             name = request.request_id
-            reason = self.reasons.get(name) or reasons.why(request)
+            reason = self.reasons.get(name) or self._still_stopping(request) or reasons.why(request)
             start_ms = promised.get(name)
             if start_ms is None and forecasts > 0 and request.ask.whole and self.policy.backfill == "easy":
                 forecasts -= 1
@@ -161,8 +163,8 @@ class _Run:
     def _provide(self, request: Request) -> None:
         """A blocked gang: a dated claim, or victims, or new nodes; whichever is earliest and allowed."""
         claim = self._claim(request)
-        by_ms = self.now + self.policy.preempt_gain_ms if claim is None else claim.start_ms
-        if self.policy.preempt and by_ms >= self.now + self.policy.preempt_gain_ms and self._evict(request):
+        soon = claim is not None and claim.start_ms < self.now + self.policy.preempt_gain_ms      # idle ones are worth no wait at all
+        if self.policy.preempt and self._evict(request, idle_only=soon):
             return
         if self.policy.provision and not request.warm:
             bought = self.provisioner.cover(self.ledger, request, self.claims, claim.start_ms if claim is not None else 1 << 62)
@@ -187,16 +189,24 @@ class _Run:
         avoid = frozenset(c.fabric for c in self.claims)
         return earliest(self.ledger, request, self.claims, avoid)
 
-    def _evict(self, request: Request) -> bool:
-        found = self.evictor.victims(request, self.claims)
+    def _evict(self, request: Request, idle_only: bool = False) -> bool:
+        found = self.evictor.victims(request, self.claims, idle_only)
         if found is None:
             return False
         evicts, theirs = found
         self.evicts += evicts
-        self._note(request, theirs, dated=True)
-        names = " and ".join(e.holder_id for e in evicts)
-        self.reasons[request.request_id] = self._told(ReasonCode.PREEMPTING, request, victims=names)
+        if theirs is not None:
+            self._note(request, theirs, dated=True)
+        if evicts:
+            names = " and ".join(e.holder_id for e in evicts)
+            self.reasons[request.request_id] = self._told(ReasonCode.PREEMPTING, request, victims=names)
         return True
+
+    def _still_stopping(self, request: Request) -> Reason | None:
+        """An earlier plan had others stopped for it, and they are not gone yet."""
+        holds = self.ledger.index.holds
+        there = [v for r in self.snapshot.retentions if r.request_id == request.request_id for v in r.victims if v in holds]
+        return self._told(ReasonCode.PREEMPTING, request, victims=" and ".join(there)) if there else None
 
     def _reclaim(self, request: Request) -> bool:
         """Its quota is its own but lent to others: take it back, unless it comes back by itself soon. Else it waits for its quota."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import signal
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
+from phalanx.model.app import Image
 from phalanx.model.cluster import Member, MemberState
-from phalanx.model.node import NodeRecord
+from phalanx.model.node import UNKILLABLE, NodeRecord
 from phalanx.model.refusal import Refusal
 from phalanx.model.work import Function
 from phalanx.protocol import agent_pb2 as pb
@@ -26,52 +28,51 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("phalanx.agents")
 
 PROTOCOL_VERSION = 1
-HEARTBEAT_MS = 5_000
-OUTAGE_LIMIT_MS = 15 * 60_000     # design rule 3
 LAYER_PART = 2**20
-OFFSETS = 60                      # heartbeats: five minutes
-LOST_AFTER_MS = OUTAGE_LIMIT_MS + 10_000
+_OFFSETS = 32                     # heartbeats that tell how an agent's clock stands to ours: about a minute
 
 
 class Session:
     """One connected agent: what goes to it, and how its clock stands to ours."""
 
-    def __init__(self, agent_id: str, node_ids: list[str]) -> None:
-        self.agent_id = agent_id
-        self.node_ids = node_ids
+    def __init__(self, register: pb.Register) -> None:
+        self.agent_id = register.agent_id
+        self.node_ids = [node.node_id for node in register.nodes]
+        self.peer_address = register.peer_address
         self.outgoing: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
-        # Server clock minus the agent's boot clock, of the last minutes: the smallest is the least delayed one. Older ones would
-        # be wrong by what two machines' clocks drift apart, 4 s a day at 50 ppm: our own kill would look like an earlier death.
-        self._offsets_ms: deque[int] = deque(maxlen=OFFSETS)
+        self._offsets: deque[int] = deque(maxlen=_OFFSETS)      # server wall clock minus the agent's boot clock, with the way between
 
-    def heard_clock(self, boottime_ms: int, now_ms: int) -> None:
-        """A heartbeat said the agent's time."""
-        self._offsets_ms.append(now_ms - boottime_ms)
+    def beat(self, boottime_ms: int, now_ms: int) -> None:
+        self._offsets.append(now_ms - boottime_ms)
 
     def server_time_ms(self, boottime_ms: int, now_ms: int) -> int:
-        """A moment of the agent's clock in the server's: not later than now, and now when nothing is known of its clock."""
-        return min(boottime_ms + min(self._offsets_ms), now_ms) if self._offsets_ms else now_ms
+        """By the heartbeat of late that was least delayed."""
+        return boottime_ms + min(self._offsets) if self._offsets else now_ms
 
 
 class Agents(AgentsBase):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._sessions: dict[str, Session] = {}      # by node id
-        self._lost_timers: dict[str, Any] = {}
-
-    def load(self) -> None:
-        """After a restart every node is away until its agent is back; its time away counts from now (design rule 3)."""
-        for record in self._server.world[NodeRecord].values():
-            self._watch(record.node_id)
+        self._making: set[asyncio.Task[None]] = set()
 
     def is_connected(self, node_id: str) -> bool:
-        return node_id in self._sessions
+        """Is its agent there, and were its last heartbeats heard?"""
+        session = self._sessions.get(node_id)
+        return session is not None and not self._server.leases.is_silent(session.agent_id)
 
     # ------------------------------------------------------------ to agents
 
     def prepare(self, gang: Gang, member: Member) -> None:
         """Send Prepare; a container that can't be described is refused like one that a node refuses."""
         function: Function = self._server.world[Function][member.function_id]
+        image = self._server.world[Image].get(function.image_id)
+        client = function.client_version, image.python_version if image else ""
+        if not self._server.mounts.client_stands(*client):
+            making = asyncio.ensure_future(self._prepare_with_client(gang, member, client))
+            self._making.add(making)
+            making.add_done_callback(self._making.discard)
+            return
         try:
             spec = container_spec(self._server, function, member, gang.assignment.gpu_choice)
         except Exception as error:
@@ -91,11 +92,23 @@ class Agents(AgentsBase):
         )  # fmt: skip
         self._send(member.node_id, pb.ToAgent(prepare=message))
 
-    def tell(self, member: Member, instruction: ev.Instruction) -> None:
+    async def _prepare_with_client(self, gang: Gang, member: Member, client: tuple[str, str]) -> None:
+        """The package that its function was created with is gone: make it again, then prepare; or refuse with the reason."""
+        try:
+            await self._server.mounts.make_client(*client)
+        except Refusal as refusal:
+            refused = ev.PrepareRefused(member.rank, "function", refusal.sentence, user_fault=True)
+            self._server.act(lambda unit: self._server.gangs.dispatch(unit, member.assignment, refused))
+            return
+        if member.state == MemberState.PREPARING:
+            self.prepare(gang, member)
+
+    def tell(self, gang: Gang, member: Member, instruction: ev.Instruction) -> None:
         """Pass an instruction on to the agent of a rank. An agent that is away is told again when it is back (`_resume`)."""
         a, r = member.assignment, member.rank
         match instruction:
             case ev.Start():
+                self._send(member.node_id, self._peers(gang))
                 message = pb.ToAgent(start=pb.Start(assignment=a, rank=r))
             case ev.CheckPeers(_, addresses):
                 message = pb.ToAgent(check_peers=pb.CheckPeers(assignment=a, rank=r, addresses=addresses))
@@ -106,6 +119,16 @@ class Agents(AgentsBase):
             case _:
                 raise TypeError(f"{instruction} is not for an agent")
         self._send(member.node_id, message)
+
+    def _peers(self, gang: Gang) -> pb.ToAgent:
+        """Where all its ranks are: their agents heartbeat each other (design rule 3)."""
+        peers = []
+        for member in gang.members:
+            session = self._sessions.get(member.node_id)
+            agent_id = self._server.leases.agent_of(member.node_id)
+            address = session.peer_address if session is not None else ""
+            peers.append(pb.Peer(rank=member.rank, node_id=member.node_id, agent_id=agent_id, address=address))
+        return pb.ToAgent(peers=pb.Peers(assignment=gang.assignment.assignment, size=gang.assignment.size, peers=peers))
 
     def _send(self, node_id: str, message: pb.ToAgent) -> None:
         session = self._sessions.get(node_id)
@@ -119,15 +142,19 @@ class Agents(AgentsBase):
         if first is None or not first.HasField("register"):
             return
         refusal = self._why_not(first.register)
+        leases = self._server.leases
         welcome = pb.Welcome(
-            protocol_version=PROTOCOL_VERSION, heartbeat_ms=HEARTBEAT_MS, outage_limit_ms=OUTAGE_LIMIT_MS, refusal=refusal,
+            protocol_version=PROTOCOL_VERSION, heartbeat_ms=leases.heartbeat_ms, outage_limit_ms=leases.limits.outage_limit_ms,
+            lease_ms=leases.limits.lease_ms, silent_ms=leases.limits.silent_ms, refusal=refusal,
             workspace_prefix=self._server.config.workspace_prefix,
         )  # fmt: skip
+        if not refusal:
+            leases.joined(first.register.agent_id, first.register.boottime_ms)     # before it can know that it was heard
         await stream.send_message(pb.ToAgent(welcome=welcome))
         if refusal:
             LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
             return
-        session = Session(first.register.agent_id, [node.node_id for node in first.register.nodes])
+        session = Session(first.register)
         await self._server.act(lambda unit: self._joined(unit, session, first.register))
         sender = asyncio.ensure_future(self._send_all(session, stream))
         try:
@@ -152,6 +179,12 @@ class Agents(AgentsBase):
             return f"this server speaks agent protocol {PROTOCOL_VERSION}, the agent {register.protocol_version}: upgrade the older one"
         if not hmac.compare_digest(register.secret, self._server.config.join_secret):
             return "the join secret is not this control plane's: copy join_secret from its configuration"
+        leases = self._server.leases
+        for facts in register.nodes:
+            owner, taken = leases.agent_of(facts.node_id), self.is_connected(facts.node_id) or leases.has_ranks(facts.node_id)
+            if owner not in ("", register.agent_id) and taken:
+                return (f"node {facts.node_id} is agent {owner}'s, which is connected or whose ranks may run still: "
+                        "give this agent's nodes other names (--node-name)")
         return ""
 
     async def _send_all(self, session: Session, stream: Any) -> None:
@@ -159,6 +192,7 @@ class Agents(AgentsBase):
             await stream.send_message(message)
 
     def _joined(self, unit: Unit, session: Session, register: pb.Register) -> None:
+        rebooted: set[str] = set()
         for facts in register.nodes:
             old = self._server.world[NodeRecord].get(facts.node_id)
             record = NodeRecord(
@@ -171,61 +205,67 @@ class Agents(AgentsBase):
             self._server.nodes.carry_over(old, record)
             unit.put(record)
             self._sessions[facts.node_id] = session
-            timer = self._lost_timers.pop(facts.node_id, None)
-            if timer is not None:
-                timer.cancel()
+            if old is not None and old.boot_id != register.boot_id:
+                rebooted.add(facts.node_id)
         # Nodes that this agent had once and no longer names are gone from the fleet.
         for record in self._server.world[NodeRecord].values():
             if record.agent_id == register.agent_id and record.node_id not in session.node_ids and not record.removed:
                 record.removed = True
                 unit.put(record)
         LOG.info("agent %s joined with %s", register.agent_id, ", ".join(session.node_ids))
-        self._resume(unit, session, {(a.assignment, a.rank) for a in register.adopted})
+        adopted = {(a.assignment, a.rank) for a in register.adopted}
+        self._resume(unit, session, adopted, rebooted)
+        self._dismiss(session, adopted)
         unit.after(self._server.planning.soon)
 
-    def _resume(self, unit: Unit, session: Session, adopted: set[tuple[int, int]]) -> None:
+    def _resume(self, unit: Unit, session: Session, adopted: set[tuple[int, int]], rebooted: set[str]) -> None:
         """Say again what the agent may have missed, and find out what it no longer has."""
         for gang in list(self._server.gangs.running.values()):
+            here = any(member.node_id in session.node_ids for member in gang.members)
+            for node_id in {member.node_id for member in gang.members} if here else ():
+                unit.after(lambda node_id=node_id, gang=gang: self._send(node_id, self._peers(gang)))   # type: ignore[misc]
             for member in gang.members:
                 if member.node_id not in session.node_ids:
                     continue
                 prepared = member.state not in (MemberState.PREPARING, MemberState.EXITED, MemberState.RELEASED)
                 if prepared and (member.assignment, member.rank) not in adopted:
-                    sentence = f"node {member.node_id} restarted its agent and no longer has rank {member.rank}"
+                    how = "was started again" if member.node_id in rebooted else "restarted its agent"
+                    sentence = f"node {member.node_id} {how} and no longer has rank {member.rank}"
                     self._server.gangs.dispatch(unit, member.assignment, ev.NodeLost(member.rank, sentence))
                     continue
                 for instruction in gang.again(member.rank, self._server.now_ms()):
                     self._server.gangs.carry_out(unit, gang, instruction)
 
+    def _dismiss(self, session: Session, adopted: set[tuple[int, int]]) -> None:
+        """Containers that the agent has and nobody expects: of an assignment that is over, or of a rank that was taken for lost."""
+        for assignment, rank in sorted(adopted):
+            gang = self._server.gangs.running.get(assignment)
+            member = gang.members[rank] if gang is not None and rank < gang.assignment.size else None
+            if member is not None and member.node_id in session.node_ids and member.state not in (MemberState.EXITED, MemberState.RELEASED):
+                continue
+            if member is not None and not member.node_lost:
+                continue    # its end is known, and the verdict still to come: it is released then
+            LOG.warning("agent %s has rank %s of assignment %s, which nobody expects: it is killed", session.agent_id, rank, assignment)
+            stop = pb.Stop(assignment=assignment, rank=rank, signal=signal.SIGKILL, reason="nobody expects it")
+            session.outgoing.put_nowait(pb.ToAgent(stop=stop))
+            if member is None:
+                session.outgoing.put_nowait(pb.ToAgent(release=pb.Release(assignment=assignment, rank=rank)))
+
     def _left(self, session: Session) -> None:
         for node_id in session.node_ids:
             if self._sessions.get(node_id) is session:
                 del self._sessions[node_id]
-                self._watch(node_id)
         self._server.planning.soon()
-
-    def _watch(self, node_id: str) -> None:
-        """Past the limit a node that stays away is lost: its own agent has stopped its ranks by then."""
-
-        def lost() -> None:
-            self._lost_timers.pop(node_id, None)
-            self._server.act(lambda unit: self._declare_lost(unit, node_id))
-
-        self._lost_timers[node_id] = self._server.clock.call_after(LOST_AFTER_MS, lost)
-
-    def _declare_lost(self, unit: Unit, node_id: str) -> None:
-        for gang in list(self._server.gangs.running.values()):
-            for member in gang.members:
-                if member.node_id == node_id:
-                    sentence = f"node {node_id} of rank {member.rank} was away for over {LOST_AFTER_MS // 60_000} minutes"
-                    self._server.gangs.dispatch(unit, member.assignment, ev.NodeLost(member.rank, sentence))
 
     # ------------------------------------------------------------ reports
 
     async def _received(self, session: Session, message: pb.FromAgent) -> None:
         kind = message.WhichOneof("message")
         if kind == "heartbeat":
-            session.heard_clock(message.heartbeat.boottime_ms, self._server.now_ms())
+            beat = message.heartbeat
+            session.beat(beat.boottime_ms, self._server.now_ms())
+            self._server.leases.beat(session.agent_id, beat.boottime_ms, beat.answered_ms, beat.said_away_ms)
+            session.outgoing.put_nowait(pb.ToAgent(beat_answer=pb.BeatAnswer(boottime_ms=beat.boottime_ms)))
             return
         if kind == "logs":
             await self._logs(session, message.logs)
@@ -239,6 +279,8 @@ class Agents(AgentsBase):
         def change(unit: Unit) -> None:
             nonlocal known
             known = self._server.gangs.dispatch(unit, report.assignment, event)
+            if isinstance(event, ev.Exited) and report.unkillable:
+                self._set_aside(unit, session, report)
 
         if isinstance(event, ev.Exited):
             await self._server.logs.ended(report.assignment, report.rank)
@@ -247,6 +289,14 @@ class Agents(AgentsBase):
         done_with = not known or (member is not None and member.state == MemberState.RELEASED)    # over, or its node had been given up
         if done_with and not isinstance(event, ev.Released):   # it may go
             session.outgoing.put_nowait(pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank)))
+
+    def _set_aside(self, unit: Unit, session: Session, report: pb.Exited) -> None:
+        """A container that SIGKILL does not end: it counts as ended, and nothing more starts on its node."""
+        member = self._server.world[Member].get((report.assignment, report.rank))
+        record = self._server.world[NodeRecord].get(member.node_id) if member is not None else None
+        if member is not None and record is not None and member.node_id in session.node_ids:
+            record.unschedulable = f"{UNKILLABLE}: {member.task_id}: {report.sentence or 'SIGKILL does not end its processes'}"
+            unit.put(record)
 
     def _event(self, session: Session, report: Any) -> ev.Event | None:
         match report:
@@ -261,9 +311,12 @@ class Agents(AgentsBase):
                 sentence = report.sentence
                 if report.oom_killed and report.memory_limit_mib:
                     sentence = f"limit {report.memory_limit_mib} MiB, peak {report.memory_peak_mib} MiB"
+                if report.fenced:
+                    sentence = f"its node was cut off, and stopped it: {report.fenced}"
                 at_ms = session.server_time_ms(report.boottime_ms, self._server.now_ms())
                 return ev.Exited(
-                    report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started, report.unseen)
+                    report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started,
+                    unseen=report.unseen or bool(report.fenced))
             case pb.Released():
                 return ev.Released(report.rank, report.remains)
         return None

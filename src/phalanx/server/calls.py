@@ -81,6 +81,7 @@ class Calls:
         items = []
         for idx, payload in payloads:
             item = Input(self._server.new_id("in"), call.call_id, call.function_id, idx, payload, created_ms=self._server.now_ms())
+            item.queued_ms = item.created_ms
             unit.put(item)
             self._inputs.setdefault(call.call_id, []).append(item)
             pool.add(item)
@@ -182,6 +183,12 @@ class Calls:
         self._server.gangs.pool(item.function_id).remove(item)
         self._write(unit, item, results.terminated(sentence), "")
         unit.after(self._server.planning.soon)      # what was to start for it need not, and it is shown as waiting no more
+
+    def waited_too_long(self, unit: Unit, item: Input, failure: Failure) -> None:
+        """Its queue deadline has passed. No budget pays for another wait."""
+        self._server.gangs.pool(item.function_id).remove(item)
+        self._write(unit, item, results.failed(failure, []), "")
+        unit.after(self._server.planning.soon)
 
     def fail_waiting(self, unit: Unit, gang: Gang, failure: Failure) -> None:
         """User code failed before it took an input: an attempt of every input that could have been it."""

@@ -17,6 +17,10 @@ class Clock(Protocol):
         """Milliseconds since 1970. Never goes back, and never jumps, while the server lives."""
         ...
 
+    def elapsed_ms(self) -> int:
+        """Milliseconds since some moment, whatever is done to the wall clock."""
+        ...
+
     def call_after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
         """Run `action` in the event loop, `delay_ms` from now."""
         ...
@@ -35,6 +39,9 @@ class RealClock:
 
     def now_ms(self) -> int:
         return (self._started_ns + time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // 1_000_000
+
+    def elapsed_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
 
     def call_after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(max(delay_ms, 0) / 1000, action)

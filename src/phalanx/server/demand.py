@@ -16,6 +16,7 @@ from phalanx.scheduler.autoscale import Wanted
 from phalanx.scheduler.predict import Durations
 from phalanx.server.exclusions import excluded_for
 from phalanx.server.gangs import STOPPED_APP_STATES
+from phalanx.server.patience import of_input
 from phalanx.server.pool import Pool
 from phalanx.server.snapshot import request_of
 
@@ -35,6 +36,7 @@ class Demand:
 
     room_to_start: int = 0                                  # more containers of plain functions that may start now
     requests: dict[str, Request] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)    # request id -> the input that needs its cluster first; none for warm ones
     surplus: list[int] = field(default_factory=list)        # assignments that are needed no more
     next_look_ms: int | None = None                         # when an idle cluster's window ends, if nothing else happens
 
@@ -60,11 +62,14 @@ def _of_pool(server: Server, function: Function, pool: Pool, durations: Duration
     if look is not None and look > now:
         made.next_look_ms = min(look, made.next_look_ms or look)
     ready = pool.ready(server.world[Input], now, most=min(wish.gangs, MOST_REQUESTS) * max(function.max_inputs, 1))
-    for request in _requests(server, function, pool, ready, wish, durations, now):
+    for request, item in _requests(server, function, pool, ready, wish, durations, now):
         if not function.clustered:
             if made.room_to_start <= 0:
                 return      # the next that runs makes the planner look again
             made.room_to_start -= 1
+        if item is not None:
+            request = of_input(server, function, request, item)
+            made.inputs[request.request_id] = item.input_id
         made.requests[request.request_id] = request
 
 
@@ -82,7 +87,7 @@ def _room_to_start(server: Server) -> int:
 
 def _requests(
     server: Server, function: Function, pool: Pool, ready: list[Input], wish: Wanted, durations: Durations, now: int
-) -> list[Request]:
+) -> list[tuple[Request, Input | None]]:
     """One for each cluster that is missing; the n-th has the queue time of the input that needs it first."""
     requests = []
     for n in range(min(wish.gangs, MOST_REQUESTS)):
@@ -92,7 +97,7 @@ def _requests(
         excluded = excluded_for(server, function, item)
         request = request_of(function, f"{function.function_id}/{n}", item.created_ms if item else now, pool, warm, now, excluded)
         predicted = durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))
-        requests.append(replace(request, predicted_ms=predicted, attempt=item.attempt + 1 if item else 1))
+        requests.append((replace(request, predicted_ms=predicted, attempt=item.attempt + 1 if item else 1), item))
     return requests
 
 

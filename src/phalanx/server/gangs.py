@@ -109,6 +109,7 @@ class Gangs:
             self.carry_out(unit, gang, instruction)
         if gang.all_gone and not gone_before:
             self._ended(unit, gang)
+            self._server.retentions.after_loss(unit, gang, [i.input_id for i in instructions if isinstance(i, ev.Requeue)])
         return True
 
     def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int) -> Gang:
@@ -212,7 +213,7 @@ class Gangs:
                 unit.after(lambda: server.agents.prepare(gang, member))
             case ev.Start(rank) | ev.CheckPeers(rank) | ev.StopRank(rank) | ev.Release(rank):
                 member = gang.members[rank]
-                unit.after(lambda: server.agents.tell(member, instruction))
+                unit.after(lambda: server.agents.tell(gang, member, instruction))
             case ev.AnswerHellos():
                 unit.after(lambda: server.topics.wake(("hello", number)))
                 unit.after(lambda: self._running(gang))
@@ -270,7 +271,7 @@ class Gangs:
     def _over(self, unit: Unit, gang: Gang, dirty: dict[int, str]) -> None:
         for rank, remains in dirty.items():
             node = self._server.world[NodeRecord].get(gang.members[rank].node_id)
-            if node is not None:
+            if node is not None and not node.unschedulable:
                 node.unschedulable = f"left over from {gang.members[rank].task_id}: {remains}"
                 unit.put(node)
         self.running.pop(gang.assignment.assignment, None)

@@ -56,6 +56,17 @@ class Mounts:
         self._layer(unit, deps_layer_id(package), f"modal-deps-{package.version}", str(package.deps), package.digest)
         return self._layer(unit, client_layer_id(package), f"modal-client-mount-{package.version}", str(package.client), package.digest)
 
+    def client_stands(self, version: str, python_version: str) -> bool:
+        """Is the client here, where its layers say? Not after a restore, nor when the server's own environment was upgraded."""
+        package = self._server.clients.known(version, python_version or OWN_PYTHON)
+        mount = self._mounts.get(client_layer_id(package)) if package is not None else None
+        return package is not None and mount is not None and mount.folder == str(package.client)
+
+    async def make_client(self, version: str, python_version: str) -> None:
+        """Make it and its layers. A refusal says why that can't be."""
+        package = await self._server.clients.get(version, python_version or OWN_PYTHON)
+        await self._server.act(lambda unit: self.client_mount(unit, package))
+
     def client_layers(self, version: str, python_version: str) -> list[str]:
         """The layers of a client for a Python, lowest first. Both stand since its client mount was asked for."""
         package = self._server.clients.known(version, python_version or OWN_PYTHON)

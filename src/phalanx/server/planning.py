@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
-from phalanx.model.cluster import Cause, Phase
-from phalanx.model.fleet import Hold, Node, NodeState
+from phalanx.model.cluster import Cause
+from phalanx.model.fleet import Hold, Node, NodeState, Retention
 from phalanx.model.gpus import GpuChoice, accepted_types
 from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Plan, Policy, Request, Reservation, Snapshot, Start
 from phalanx.model.reasons import Reason, sentence
-from phalanx.model.work import Function
+from phalanx.model.work import Function, Input
 from phalanx.scheduler.backoff import Refusals
 from phalanx.scheduler.explain import Explanation, explain
 from phalanx.scheduler.fit import can_ever_fit
@@ -23,7 +23,9 @@ from phalanx.scheduler.plan import plan
 from phalanx.scheduler.predict import Durations, RecentWaits
 from phalanx.scheduler.record import Ring
 from phalanx.server.demand import demand, family_of
-from phalanx.server.giving_up import given_up
+from phalanx.server.patience import next_look_ms, waited_too_long
+from phalanx.server.preempting import is_idle, make_room, preemptible_after_ms
+from phalanx.server.retentions import request_ids
 from phalanx.server.snapshot import hold_of, node_of, request_of
 from phalanx.server.unit import Unit
 
@@ -41,8 +43,9 @@ class Planning:
         self._scheduled = False
         self._look: Any = None                      # the timer of the next look
         self._look_ms = 0
-        self._policy = Policy()
+        self._policy = Policy(grace_ms=server.config.grace_ms)
         self._reservations: tuple[Reservation, ...] = ()
+        self._retentions: tuple[Retention, ...] = ()
         self._recent = RecentWaits()
         self._said: dict[str, str] = {}             # function id -> the sentence its users saw last
         self.durations = Durations()
@@ -91,9 +94,10 @@ class Planning:
         wanted = demand(self._server, self.durations)
         for number in wanted.surplus:
             self._server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "scaled down", graceful=True))
-        self._look_again(wanted.next_look_ms)
         self.requests = wanted.requests
+        self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.requests))
         if not wanted.requests:
+            self._look_again(wanted.next_look_ms)
             self.waits, self._reservations = {}, ()
             self._tell()
             return
@@ -102,31 +106,36 @@ class Planning:
         self.ring.add(snapshot, self._policy, decided)
         self._reservations = decided.reserve
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
+        self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms))
         for start in decided.starts:
-            self._start(unit, start)
+            self._start(unit, start, wanted.inputs.get(start.request_id, ""))
         if decided.starts:
             unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
             return
-        self._make_room(unit, snapshot, decided)
+        make_room(self._server, unit, decided, wanted.requests, wanted.inputs)
+        self._give_up_waiting(unit, decided, wanted.inputs)
         self._tell()
 
-    def _start(self, unit: Unit, start: Start) -> None:
+    def _start(self, unit: Unit, start: Start, input_id: str) -> None:
+        self._server.retentions.started(unit, input_id)
         request = self.requests[start.request_id]
         function = self._server.world[Function][request.function_id]
         if not request.warm:
             self._recent.started(max(0, self._server.now_ms() - request.submitted_ms))
         self._server.gangs.begin(unit, function, start, _choice(function, start))
 
-    def _make_room(self, unit: Unit, snapshot: Snapshot, decided: Plan) -> None:
-        """Idle clusters are given up to calls that wait for their nodes. Stopping those that work is not built yet."""
-        idle = {hold.holder_id for hold in snapshot.holds if hold.warm}
-        evicted = [evict.holder_id for evict in decided.evict if evict.holder_id in idle]
-        for cluster_id in evicted or given_up(snapshot, decided):
-            number = next(n for n, gang in self._server.gangs.running.items() if gang.assignment.cluster_id == cluster_id)
-            self._server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "given up to a waiting call", graceful=True))
+    def _give_up_waiting(self, unit: Unit, decided: Plan, inputs: dict[str, str]) -> None:
+        """Calls past their queue deadline fail with what they wait for. Warm clusters that nobody calls wait on."""
+        for request_id in decided.expired:
+            item = self._server.world[Input].get(inputs.get(request_id, ""))
+            if item is None:
+                continue
+            waited_ms = self._server.now_ms() - (item.queued_ms or item.created_ms)
+            failure = waited_too_long(self.waits[request_id], waited_ms)
+            self._server.calls.waited_too_long(unit, item, failure)
 
     def _look_again(self, at_ms: int | None) -> None:
-        """When an idle cluster's window ends nothing happens by itself."""
+        """When an idle cluster's window ends, or what waits may be decided anew, nothing happens by itself."""
         if at_ms == self._look_ms:
             return
         if self._look is not None:
@@ -145,6 +154,7 @@ class Planning:
             holds=tuple(self._hold(gang) for gang in server.gangs.running.values()),
             pending=pending,
             reservations=self._reservations,
+            retentions=self._retentions,
             recent_wait_ms=self._recent.mean_ms,
         )
 
@@ -158,11 +168,15 @@ class Planning:
     def _hold(self, gang: Gang) -> Hold:
         """Its predicted end, where its function has a history, and whether it may be given up."""
         function = self._server.world[Function][gang.assignment.function_id]
-        waiting = self._server.gangs.pool(function.function_id).waiting
-        idle = gang.assignment.phase == Phase.RUNNING and not gang.open and not waiting
         predicted = self.durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))
         hold = hold_of(gang, function, gang.members)
-        return replace(hold, warm=idle, ending=not gang.is_counted, ends_ms=hold.since_ms + predicted if predicted is not None else None)
+        ends_ms = hold.since_ms + predicted if predicted is not None else None
+        if gang.assignment.stopped_ms:
+            ends_ms = gang.assignment.stopped_ms + self._policy.grace_ms
+        return replace(
+            hold, warm=is_idle(self._server, gang), ending=not gang.is_counted, ends_ms=ends_ms,
+            preemptible_after_ms=preemptible_after_ms(self._server, gang),
+        )  # fmt: skip
 
     # ------------------------------------------------------------ what users see
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from phalanx.core.budgets import excluded_after, restart_delay_ms, retry_delay_ms
 from phalanx.model.reasons import duration
 from phalanx.model.work import Call, Function, Input, InputState
+from phalanx.scheduler.backoff import requeue_at_ms
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Retrying:
         if item.user_failures >= function.retries:
             return False
         item.user_failures += 1
-        delay_ms = retry_delay_ms(function, item.user_failures)
+        delay_ms = max(retry_delay_ms(function, item.user_failures), requeue_at_ms(0, item.evictions))
         if say:
             self._say(unit, item, sentence, f"retry {item.user_failures} of {function.retries}, {_in(delay_ms)}")
         self._back_in_queue(unit, item, sentence, delay_ms)
@@ -36,7 +37,7 @@ class Retrying:
             return False
         item.infra_failures += 1
         item.excluded_nodes = excluded_after(item.excluded_nodes, nodes)
-        delay_ms = restart_delay_ms(item.infra_failures)
+        delay_ms = max(restart_delay_ms(item.infra_failures), requeue_at_ms(0, item.evictions))
         avoids = f", not on {', '.join(nodes)}" if nodes else ""
         self._say(unit, item, sentence, f"restart {item.infra_failures} of {budget} by no fault of the program, {_in(delay_ms)}{avoids}")
         self._back_in_queue(unit, item, sentence, delay_ms)
@@ -62,6 +63,7 @@ class Retrying:
         item.state = InputState.PENDING
         item.last_end = _first_line(sentence)
         item.not_before_ms = self._server.now_ms() + delay_ms if delay_ms else 0
+        item.queued_ms = self._server.now_ms() + delay_ms
         unit.put(item)
         self._server.gangs.pool(item.function_id).add(item)
         unit.after(lambda: self._server.calls.work_arrived(item.function_id))

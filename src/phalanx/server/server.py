@@ -28,12 +28,14 @@ from phalanx.server.environments import Environments
 from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.images import Images
+from phalanx.server.leases import Leases
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
 from phalanx.server.nodes import Nodes
 from phalanx.server.planning import Planning
 from phalanx.server.purging import Purging
+from phalanx.server.retentions import Retentions
 from phalanx.server.secrets import Secrets
 from phalanx.server.unit import Unit
 from phalanx.server.waiting import Topics
@@ -57,6 +59,7 @@ class Server:
         self.config = config
         self.paths = paths
         self.clock: Clock = clock or RealClock()
+        self.returned_ms = self.clock.now_ms()      # since when this process is the server
         self.randomness = randomness or random.SystemRandom()
         self.end_process: Callable[[], None] = lambda: os._exit(70)
         me = Holder.me(config.listen)
@@ -72,6 +75,7 @@ class Server:
         self._commits: set[asyncio.Task[None]] = set()
         self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
+        self.leases = Leases(self)
         self.apps = Apps(self)
         self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
@@ -88,6 +92,7 @@ class Server:
         self.nodes = Nodes(self)
         self.planning = Planning(self)
         self.purging = Purging(self)
+        self.retentions = Retentions(self)
         self.secrets = Secrets(self)
 
     def start(self) -> None:
@@ -96,9 +101,10 @@ class Server:
         self.blobs.clean()
         self.calls.load()
         self.gangs.load()
-        self.agents.load()
+        self.leases.start()
         self.apps.start()
         self.logs.load()
+        self.retentions.load()
         self.purging.start()
         self.planning.soon()
 

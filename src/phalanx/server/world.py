@@ -13,13 +13,14 @@ from phalanx.model.cluster import Assignment, Attempt, Member
 from phalanx.model.kept import Counter, KeptAnswer
 from phalanx.model.logs import LogPiece
 from phalanx.model.node import NodeRecord
+from phalanx.model.retention import KeptNodes
 from phalanx.model.secret import Secret
 from phalanx.model.work import Call, Chunk, Function, Input, Output
 from phalanx.store.database import Database
 
 RECORD_CLASSES: tuple[type, ...] = (
     App, AppVersion, Class, Environment, Image, Mount, Function, Call, Input, Output, Chunk,
-    Assignment, Member, Attempt, NodeRecord, KeptAnswer, Counter, LogPiece, Secret,
+    Assignment, Member, Attempt, NodeRecord, KeptNodes, KeptAnswer, Counter, LogPiece, Secret,
 )  # fmt: skip
 
 

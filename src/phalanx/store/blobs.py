@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import secrets
+import time
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +16,7 @@ from phalanx.model.blob import BlobError, Stored
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLOB_ID = re.compile(r"bl-[0-9a-f]{64}")
 CHUNK = 2**20
+PARTS_KEPT_S = 24 * 3600
 
 
 class Blobs:
@@ -27,9 +29,12 @@ class Blobs:
         self._drafts.mkdir(parents=True, exist_ok=True)
 
     def clean(self) -> None:
-        """At start: drop what uploads left behind half-way. Parts of a multipart upload stay until it is completed."""
+        """At start: drop what uploads left behind half-way. Parts of a multipart upload stay until it is completed, or a day old."""
         for draft in self._drafts.glob("*.new"):
             draft.unlink(missing_ok=True)
+        for part in self._drafts.glob("*.part*"):
+            if part.stat().st_mtime < time.time() - PARTS_KEPT_S:
+                part.unlink(missing_ok=True)
 
     def has(self, sha256: str) -> bool:
         return bool(_SHA256.fullmatch(sha256)) and self._path(sha256).exists()
@@ -69,13 +74,14 @@ class Blobs:
         """For content that comes in pieces."""
         return Draft(self, self._drafts / f"{secrets.token_hex(8)}.new")
 
-    def part_path(self, blob_id: str, number: int) -> Path:
-        """Where one part of a multipart upload is kept until all are there."""
-        return self._drafts / f"{sha256_of(blob_id)}.part{number}"
+    def part_path(self, blob_id: str, number: int, upload: str = "") -> Path:
+        """Where one part of a multipart upload is kept until all are there. Ranks that return the same content upload it at the same time,
+        so each `upload` has parts of its own."""
+        return self._drafts / f"{sha256_of(blob_id)}.{upload}.part{number}"
 
-    def join_parts(self, blob_id: str, count: int) -> tuple[Stored, str]:
+    def join_parts(self, blob_id: str, count: int, upload: str = "") -> tuple[Stored, str]:
         """All parts become the blob; also the ETag of the whole, as S3 makes it. BlobError when a part is missing: the others are kept."""
-        parts = [self.part_path(blob_id, number) for number in range(1, count + 1)]
+        parts = [self.part_path(blob_id, number, upload) for number in range(1, count + 1)]
         missing = [str(number) for number, part in enumerate(parts, 1) if not part.exists()]
         if missing:
             raise BlobError(f"parts {', '.join(missing)} of {count} were not uploaded")

@@ -1,0 +1,69 @@
+"""Idle containers on a shared node that make room for one more container beside those that work there."""
+
+from __future__ import annotations
+
+from phalanx.model.fleet import Hold, Node, NodeState
+from phalanx.model.plan import Request
+from phalanx.scheduler.fit import Option
+from phalanx.scheduler.index import NEVER, Cell
+from phalanx.scheduler.ledger import Ledger
+from phalanx.scheduler.reserve import Claim
+
+
+def idle_beside(ledger: Ledger, request: Request, claims: list[Claim], named: set[str]) -> list[str] | None:
+    """The fewest idle holders of one shared node after whose end the request fits there; [] where those ending already are enough.
+
+    None: no shared node has such, or only ones that a dated claim counts on. `named`: told to stop for others by this plan.
+    """
+    best: tuple[int, str, list[str]] | None = None
+    for target in ledger.view(request).targets:
+        for name in sorted(target.counts):
+            fabric = ledger.index.fabrics[name]
+            for node_id, holders in sorted(fabric.shares.items()):
+                node, cell = fabric.nodes[node_id], fabric.cells[node_id]
+                usable = node.state is NodeState.UP and node_id not in request.excluded_nodes and cell.shape in target.shapes
+                if not usable or node_id in fabric.holder or node_id in ledger.grown.get(name, ()):
+                    continue
+                holds = [ledger.index.holds[h] for h in holders if h in ledger.index.holds]
+                found = _fewest(node, holds, request, target.option, named)
+                if found is None or (best is not None and (len(found), node_id) >= best[:2]):
+                    continue
+                here, stay = [c for c in claims if c.fabric == name], [h for h in holds if h.holder_id not in found]
+                if _keeps_dates(ledger, request, here, cell, stay):
+                    best = (len(found), node_id, found)
+    return best[2] if best else None
+
+
+def _keeps_dates(ledger: Ledger, request: Request, claims: list[Claim], cell: Cell, stay: list[Hold]) -> bool:
+    """The node would be busy for longer than its other holders are: may it?"""
+    end_ms = ledger.now_ms + request.expected_ms
+    others_ms = max((NEVER if h.ends_ms is None else h.ends_ms for h in stay), default=0)
+    return all(claim.allows({cell: 1}, end_ms) for claim in claims if others_ms <= claim.start_ms < end_ms)
+
+
+def _fewest(node: Node, holds: list[Hold], request: Request, option: Option, named: set[str]) -> list[str] | None:
+    """Idle longest first; then each that turns out not to be needed stays."""
+    idle = sorted((h for h in holds if h.warm and not h.ending and h.holder_id not in named), key=lambda h: (h.since_ms, h.holder_id))
+    stay = [h for h in holds if not h.ending]
+    chosen: list[Hold] = []
+    for hold in idle:
+        if _fits(node, stay, request, option):
+            break
+        stay.remove(hold)
+        chosen.append(hold)
+    if not _fits(node, stay, request, option):
+        return None
+    for hold in list(chosen):
+        if _fits(node, [*stay, hold], request, option):
+            stay.append(hold)
+            chosen.remove(hold)
+    return [hold.holder_id for hold in chosen]
+
+
+def _fits(node: Node, holds: list[Hold], request: Request, option: Option) -> bool:
+    ask, here = request.ask, [(h, h.node_ids.count(node.node_id)) for h in holds]
+    return (
+        node.cpu_milli - sum(h.cpu_milli * n for h, n in here) >= ask.cpu_milli * request.size
+        and node.memory_mib - sum(h.memory_mib * n for h, n in here) >= ask.memory_mib * request.size
+        and node.gpu_count - sum(h.gpu_count * n for h, n in here) >= option.gpus * request.size
+    )

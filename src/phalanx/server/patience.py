@@ -1,0 +1,59 @@
+"""How long an input may wait for nodes, and what it has had others stopped for: what of an input its request carries."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from phalanx.model.cluster import Failure
+from phalanx.model.plan import Plan, Request, Snapshot
+from phalanx.model.reasons import Reason, duration, sentence
+from phalanx.model.work import Function, Input
+
+if TYPE_CHECKING:
+    from phalanx.server.server import Server
+
+WAITED_TOO_LONG = "queue"       # the cause of such a failure; no cluster of the function is to blame, so it is none of `Cause`
+
+SOONEST_MS = 1_000              # a forecast that moves with the clock is not looked at again at every tick of it
+
+
+def of_input(server: Server, function: Function, request: Request, item: Input) -> Request:
+    """The request that is made for an input: with its deadline, and the stops that others had for it."""
+    return replace(request, evictions=item.evictions, deadline_ms=deadline_ms(server, function, item))
+
+
+def deadline_ms(server: Server, function: Function, item: Input) -> int | None:
+    """When it has waited long enough; None: never. Counted from when it began to wait this time, or from the server's own return."""
+    allowed_s = allowed_wait_s(function, server.config.queue_deadline_s)
+    if allowed_s is None:
+        return None
+    since_ms = max(item.queued_ms or item.created_ms, server.returned_ms)
+    return since_ms + int(allowed_s * 1000)
+
+
+def allowed_wait_s(function: Function, fleet_wide_s: float) -> float | None:
+    """`experimental_options={"queue_deadline": 600}`, in seconds, is the function's own; 0 or less means without end."""
+    text = function.options.get("queue_deadline", "")
+    try:
+        seconds = float(text) if text else float(fleet_wide_s)
+    except ValueError:
+        seconds = float(fleet_wide_s)
+    return seconds if 0 < seconds < math.inf else None
+
+
+def next_look_ms(snapshot: Snapshot, decided: Plan, others_ms: int | None) -> int | None:
+    """When what waits may be decided otherwise although nothing happened: a deadline, an expected start, a victim's time to itself."""
+    waits = {wait.request_id: wait.reason.earliest_start_ms for wait in decided.waits}
+    forecasts = (None if at is None else max(at, snapshot.now_ms + SOONEST_MS) for at in waits.values())
+    dates = [others_ms, *forecasts, *(r.deadline_ms for r in snapshot.pending if r.request_id in waits)]
+    if waits:
+        dates += [hold.preemptible_after_ms for hold in snapshot.holds]
+    return min((at for at in dates if at is not None and at > snapshot.now_ms), default=None)
+
+
+def waited_too_long(reason: Reason, waited_ms: int) -> Failure:
+    """What its caller is told: the reason it waited for, and for how long."""
+    text = f"gave up after {duration(waited_ms)} in the queue, its deadline: {sentence(reason)}"
+    return Failure(WAITED_TOO_LONG, -1, 0, text, user_fault=False)
