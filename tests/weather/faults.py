@@ -59,7 +59,7 @@ async def cut_off(world: Any, host: Any = None) -> None:
     host.is_cut = True
     host.cut_connection()
     world.excuse(host, "cut")
-    await asyncio.sleep(between(world, 1, 800))
+    await asyncio.sleep(between(world, 1, 2400))
     host.is_cut = False
 
 

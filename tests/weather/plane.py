@@ -13,9 +13,9 @@ from grpclib.exceptions import GRPCError
 
 import phalanx.api.calls
 import phalanx.core.lease
-import phalanx.server.agents
 import phalanx.server.clock
 import phalanx.server.containers
+import phalanx.server.leases
 import phalanx.server.logs
 import phalanx.server.server
 from phalanx.api.serve import servicers
@@ -63,12 +63,12 @@ class Plane:
 
     def _patch(self, time: VirtualTime, patch: Callable[..., None]) -> None:
         for module in (
-            phalanx.server.agents, phalanx.server.containers, phalanx.server.clock, phalanx.server.logs, phalanx.api.calls
+            phalanx.server.containers, phalanx.server.clock, phalanx.server.logs, phalanx.api.calls
         ):  # fmt: skip
             patch(module, "time", time, raising=False)
         patch(phalanx.core.lease, "MARGIN_MS", phalanx.core.lease.MARGIN_MS * SLOWER)
-        patch(phalanx.server.agents, "HEARTBEAT_MS", 20_000, raising=False)
-        patch(phalanx.server.agents, "OUTAGE_LIMIT_MS", 0, raising=False)
+        for name in ("TICK_MS", "_MOST_MS", "_SILENT_MS"):
+            patch(phalanx.server.leases, name, getattr(phalanx.server.leases, name) * SLOWER)
         patch(phalanx.server.server, "Database", lambda url, classes, durability, me: Handle(self.rows, classes))
 
     @property
