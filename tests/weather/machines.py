@@ -15,10 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from grpclib.exceptions import StreamTerminatedError
+
 import phalanx.node.agent
 import phalanx.node.leases
 import phalanx.node.machine
-from grpclib.exceptions import StreamTerminatedError
 from phalanx.engines.local import LocalNode
 from phalanx.node.agent import Agent
 from phalanx.node.container import Container

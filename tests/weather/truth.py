@@ -123,9 +123,9 @@ class Truth:
         what = f"{call.call_id} ({function}) output {item.idx} of {item.input_id}"
         self.counts[f"outputs {Result.GenericStatus.Name(result.status)[15:].lower()}"] += 1
         row = self._rows("input").get((item.input_id,))
-        if row is not None and result.status == Result.GENERIC_STATUS_TIMEOUT:
-            if any(excuse in self.infra_of[row["assignment"]] for excuse in EXCUSES):
-                self.hangs[item.input_id].add(row["attempt"])
+        was_late = row is not None and result.status == Result.GENERIC_STATUS_TIMEOUT
+        if was_late and any(excuse in self.infra_of[row["assignment"]] for excuse in EXCUSES):
+            self.hangs[item.input_id].add(row["attempt"])
         faults = len(self.faults[item.input_id] | self.hangs[item.input_id])
         match result.status:
             case Result.GENERIC_STATUS_SUCCESS:
