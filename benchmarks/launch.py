@@ -68,7 +68,7 @@ def parse() -> argparse.Namespace:
 def chosen_peers(options: argparse.Namespace) -> list[Peer]:
     """In the order in which they take their turns. Ray comes last: its groups need a while to be released."""
     own, others = sys.executable, options.peers_python
-    peers: list[Peer] = [Floor(own), Phalanx("crun"), Phalanx("process"), StatelessServer()]
+    peers: list[Peer] = [Floor(own), Phalanx("crun"), Phalanx("process"), StatelessServer(False), StatelessServer(True)]
     peers += [Srun(own), Mpirun(own), Torchrun(others), Ray(others)]
     return [peer for peer in peers if peer.name == Floor.name or not options.only or any(word in peer.name for word in options.only)]
 

@@ -11,7 +11,7 @@ from statistics import median
 
 from peers.floor import Floor
 from peers.peer import Peer, Timing
-from peers.phalanx import StatelessServer
+from peers.phalanx import STATELESS, STATELESS_WITH_RANKS
 from rounds import Measured
 
 MILLI = 1000.0
@@ -35,22 +35,26 @@ def print_tables(size: int, measured: Measured) -> None:
     for runner, title in ((False, "bare ranks"), (True, "every rank imports the runner")):
         base = measured.launches.get((Floor.name, runner), floor)
         rows = {name: timings for (name, imports), timings in measured.launches.items() if imports == runner}
-        _print_table(f"{size} ranks, launch, {title}", "floor", rows, base, measured)
-    _print_table(f"{size} ranks, call on what is warm", "stateless", measured.warm, measured.warm.get(StatelessServer.name, []), measured)
+        _print_table(f"{size} ranks, launch, {title}", {"floor": base}, rows, measured)
+    bases = {"stateless": measured.warm.get(STATELESS, []), "stateless with ranks": measured.warm.get(STATELESS_WITH_RANKS, [])}
+    _print_table(f"{size} ranks, call on what is warm", bases, measured.warm, measured)
 
 
-def _print_table(title: str, base_name: str, rows: dict[str, list[Timing | None]], base: list[Timing | None], measured: Measured) -> None:
+def _print_table(title: str, bases: dict[str, list[Timing | None]], rows: dict[str, list[Timing | None]], measured: Measured) -> None:
+    """`bases`: a column of ratios for each."""
     print(f"### {title}\n")
-    print(f"| ms | all ranks in user code: median (min–max) | result at the caller: median (min–max) | result ÷ {base_name} | n |")
-    print("|---|---:|---:|---:|---:|")
+    ratios = "".join(f" result ÷ {name} |" for name in bases)
+    print(f"| ms | all ranks in user code: median (min–max) | result at the caller: median (min–max) |{ratios} n |")
+    print("|---|---:|---:|" + "---:|" * (len(bases) + 1))
     for name, timings in sorted(rows.items(), key=lambda row: _order(row[1])):
         good = [timing for timing in timings if timing]
         if good:
             in_code = _spread([timing.in_code for timing in good if timing.in_code is not None])
-            print(f"| {name} | {in_code} | {_spread([timing.result for timing in good])} | {_ratio(timings, base)} | {len(good)} |")
+            ratios = "".join(f" {_ratio(timings, base)} |" for base in bases.values())
+            print(f"| {name} | {in_code} | {_spread([timing.result for timing in good])} |{ratios} {len(good)} |")
     for name, reason in {**measured.missing, **measured.failures}.items():
         if name not in rows or not any(rows[name]):
-            print(f"| {name} | {reason.splitlines()[0][:120]} | | | |")
+            print(f"| {name} | {reason.splitlines()[0][:120]} | |{' |' * len(bases)} |")
     print(flush=True)
 
 

@@ -21,6 +21,7 @@ from peers.peer import RoundFailed, Timing, output_of
 HERE = Path(__file__).parent
 APP_FILE = HERE / "clustered_app.py"
 FREE_S = 60.0
+STATELESS, STATELESS_WITH_RANKS = "stateless server", "stateless server, with ranks"
 
 
 class Phalanx:
@@ -108,13 +109,14 @@ class Phalanx:
 
 
 class StatelessServer:
-    """The same client against a server that answers at once."""
+    """The same client against a server that answers at once, or as soon as as many stock runners have done the work."""
 
-    name = "stateless server"
     launches = ()
     has_warm = True
 
-    def __init__(self) -> None:
+    def __init__(self, with_ranks: bool) -> None:
+        self.name = STATELESS_WITH_RANKS if with_ranks else STATELESS
+        self._with_ranks = with_ranks
         self._server: Daemon | None = None
         self._driver: Driver | None = None
 
@@ -127,7 +129,8 @@ class StatelessServer:
     def start(self, folder: Path, size: int) -> None:
         folder.mkdir(parents=True)
         said = folder / "said.json"
-        self._server = Daemon([sys.executable, str(HERE / "stateless.py"), str(said)], folder / "server.log")
+        self._server = Daemon([sys.executable, str(HERE / "stateless.py"), str(said), *([str(size)] if self._with_ranks else [])],
+                              folder / "server.log", _without_modal())
         deadline = time.monotonic() + 20
         while not said.exists() or not said.read_text():
             if self._server.ended or time.monotonic() > deadline:

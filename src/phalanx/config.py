@@ -8,6 +8,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+_QUOTA = {"nodes": int, "gpus": dict, "cohort": str, "borrow": int}
 _KINDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object"}
 
 
@@ -40,6 +41,7 @@ class Config:
     prepare_timeout_ms: int = 600_000       # for pull and prepare on every node, from placement; 0: no limit
     hello_timeout_ms: int = 300_000         # from the start of a cluster's containers until all are up; 0: no limit
     max_timeout_s: int = 86_400             # the longest timeout a function may ask for; 0: no limit
+    result_retention_s: int = 7 * 86_400    # decided calls with their results, and what belongs to them, are kept this long
     extra: dict[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -62,6 +64,9 @@ class Config:
             raise ValueError(f"{path}: lease_ms is {lease}, and at least 1000 is wanted: nodes would stop for one late message")
         if 0 < (outage := values.get("outage_limit_ms", cls.outage_limit_ms)) < lease:
             raise ValueError(f"{path}: outage_limit_ms is {outage}, and at least lease_ms, {lease}, is wanted, or 0 for no limit")
+        for queue, quota in values.get("quotas", {}).items():
+            if fault := _fault_of_quota(quota):
+                raise ValueError(f"{path}: quotas: '{queue}' {fault}")
         return cls(**values)
 
     def save(self, path: Path) -> None:
@@ -81,3 +86,23 @@ class Config:
             random32 = secrets.token_hex(4)
             self.workspace_prefix = f"fdaa:{random32[:4]}:{random32[4:]}"
         return self
+
+
+def _fault_of_quota(quota: object) -> str:
+    """What is wrong with one queue's quota, or ""."""
+    if not isinstance(quota, dict):
+        return f'is {quota!r}, and an object is wanted, such as {{"nodes": 8, "gpus": {{"H100": 32}}}}'
+    if unknown := sorted(set(quota) - set(_QUOTA)):
+        return f"has {', '.join(unknown)}, and only {', '.join(_QUOTA)} are known"
+    for name, value in quota.items():
+        if type(value) is not _QUOTA[name]:
+            return f"has {name} {value!r}, and {_KINDS[_QUOTA[name]]} is wanted"
+    counts = quota.get("gpus", {}) | {name: value for name, value in quota.items() if type(value) is int}
+    for name, count in counts.items():
+        if type(count) is not int or count < 0:
+            return f"has {name} {count!r}, and a whole number from 0 is wanted"
+    if "cohort" in quota and "nodes" not in quota:
+        return "is in a cohort, and needs nodes of its own to lend"
+    if "borrow" in quota and "cohort" not in quota:
+        return "borrows, and names no cohort to borrow from"
+    return ""

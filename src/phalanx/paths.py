@@ -84,3 +84,8 @@ class Paths:
     def agents_run(self) -> Path:
         """Shims' control and task sockets."""
         return self.run / "node"
+
+    @property
+    def leaving(self) -> Path:
+        """Written by an agent that was asked to go: how many milliseconds its containers have to end by themselves."""
+        return self.agents_run / "leaving"

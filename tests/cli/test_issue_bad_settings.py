@@ -26,6 +26,10 @@ def up(paths: Paths, config: Config, *arguments: str) -> Result:
         ('{"nodes": "x"}', "nodes is 'x', and a whole number is wanted"),
         ('{"allow_cpu_clusters": 1}', "allow_cpu_clusters is 1, and true or false is wanted"),
         ('{"nodess": 3}', "unknown setting nodess"),
+        ('{"quotas": {"main": 8}}', "quotas: 'main' is 8, and an object is wanted, such as {\"nodes\": 8"),
+        ('{"quotas": {"main": {"node": 8}}}', "quotas: 'main' has node, and only nodes, gpus, cohort, borrow are known"),
+        ('{"quotas": {"main": {"gpus": {"H100": "x"}}}}', "quotas: 'main' has H100 'x', and a whole number from 0 is wanted"),
+        ('{"quotas": {"main": {"nodes": 8, "borrow": 2}}}', "quotas: 'main' borrows, and names no cohort to borrow from"),
     ],
 )
 def test_a_mistake_in_the_configuration_names_the_file_and_the_setting(paths: Paths, config: Config, written: str, said: str) -> None:

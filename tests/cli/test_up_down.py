@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from click.testing import CliRunner, Result
 from phalanx.cli import control_plane
 from phalanx.cli.main import main
 from phalanx.cli.processes import Process, read_record
-from phalanx.cli.supervisor import record_path
+from phalanx.cli.supervisor import record_path, said_grace_s
 from phalanx.config import Config
 from phalanx.paths import Paths
 
@@ -70,11 +71,35 @@ def test_status_for_people_and_as_json(paths: Paths, config: Config, stand_ins: 
     phalanx("down", "--state", str(paths.state))
 
 
-def test_a_second_up_is_refused(paths: Paths, config: Config, stand_ins: Any) -> None:
+def test_a_second_up_replaces_the_server_and_nothing_else(paths: Paths, config: Config, stand_ins: Any) -> None:
     up(paths, config)
+    before = read_record(record_path(paths))
     said = up(paths, config)
+    assert said.exit_code == 0, said.output
+    after = read_record(record_path(paths))
+    assert f"replaced the server: process {before['server'].pid} (phalanx stand-in), now process {after['server'].pid}" in said.output
+    assert f"went on: front (process {before['front'].pid}), agent (process {before['agent'].pid}), 0 clusters" in said.output
+    assert {name for name in before if after[name] != before[name]} == {"server"}
+    phalanx("down", "--state", str(paths.state))
+
+
+def test_a_second_up_that_wants_another_fleet_changes_nothing(paths: Paths, config: Config, stand_ins: Any) -> None:
+    up(paths, config, "--nodes", "2")
+    before = read_record(record_path(paths))
+    said = up(paths, config, "--nodes", "4", "--database", "postgresql://localhost/phalanx")
     assert said.exit_code == 1
-    assert f"already up with state {paths.state}" in said.output and config.listen in said.output
+    assert "nodes from 2 to 4, database from SQLite to postgresql://localhost/phalanx. Nothing was changed: `phalanx down`" in said.output
+    assert read_record(record_path(paths)) == before and Config.load(paths.config).nodes == 2
+    phalanx("down", "--state", str(paths.state))
+
+
+def test_a_new_server_that_does_not_start_is_shown_with_its_last_words(paths: Paths, config: Config, stand_ins: Any) -> None:
+    up(paths, config)
+    (paths.state / "broken").write_text("the state has schema 2")
+    said = up(paths, config)
+    assert said.exit_code == 1 and "the new one does not start; clients wait" in said.output and "the state has schema 2" in said.output
+    (paths.state / "broken").unlink()
+    wait_until(lambda: control_plane.find(paths), "the server is back")
     phalanx("down", "--state", str(paths.state))
 
 
@@ -185,3 +210,12 @@ def test_no_stranger_gets_a_signal() -> None:
 def test_an_address_that_is_none_is_said(paths: Paths, config: Config, stand_ins: Any, listen: str) -> None:
     config.listen = listen
     assert f"{listen!r} is no address to listen at" in up(paths, config).output
+
+
+def test_an_agent_says_how_long_its_containers_may_take(paths: Paths) -> None:
+    """A function's grace may be longer than the configuration's, and nobody kills the agent meanwhile."""
+    assert said_grace_s(paths) == 0
+    paths.agents_run.mkdir(parents=True)
+    paths.leaving.write_text("90000")
+    assert said_grace_s(paths) == 90
+    shutil.rmtree(paths.run)

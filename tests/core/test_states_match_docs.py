@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.core.states import APPS, MEMBERS, NODES, PHASES, IllegalTransition, move_app
+from phalanx.core.states import APPS, ATTEMPTS, CALLS, INPUTS, MEMBERS, NODES, PHASES, IllegalTransition, move_app, move_input
 from phalanx.model.app import App, AppState
+from phalanx.model.cluster import AttemptState
+from phalanx.model.node import ByHand
+from phalanx.model.work import CallState, Input, InputState
 
 DOCS = Path(__file__).parents[2] / "docs" / "states.md"
 
@@ -38,6 +41,23 @@ def test_the_app_table_is_the_documented_one() -> None:
 
 def test_the_node_table_is_the_documented_one() -> None:
     assert edges(NODES) == edges_in_docs("Node")
+
+
+@pytest.mark.parametrize(("table", "heading"), [(ATTEMPTS, "Attempt"), (INPUTS, "Input"), (CALLS, "Call")])
+def test_the_tables_of_work_are_the_documented_ones(table: dict[str, frozenset[str]], heading: str) -> None:
+    assert edges(table) == edges_in_docs(heading)
+
+
+def test_every_state_has_its_row_in_the_table() -> None:
+    for table, states in ((ATTEMPTS, AttemptState), (INPUTS, InputState), (CALLS, CallState), (NODES, ByHand)):
+        assert set(table) == set(states)
+
+
+def test_a_done_input_is_never_taken_up_again() -> None:
+    item = Input("in-1", "fc-1", "fu-1", 0, state=InputState.DONE)
+    for state in InputState:
+        with pytest.raises(IllegalTransition, match="in-1: done -> "):
+            move_input(item, state)
 
 
 def test_a_stopped_app_never_runs_again() -> None:

@@ -95,7 +95,7 @@ def test_case_109_four_ranks_are_all_there_in_order_and_told_apart(live: Live) -
     ended = live.program("lines.py::ranks")
     lines = ended.out.splitlines()
     for rank in range(4):
-        assert [line for line in lines if line.endswith(f" of {rank}")] == [f"line {i} of {rank}" for i in range(200)]
+        assert [line for line in lines if line.endswith(f" of {rank}")] == [f"line {i} of {rank}" for i in range(200)], ended
     app_id = next(word for word in ended.out.replace("/", " ").split() if word.startswith("ap-"))
     told_apart = live.phalanx("logs", app_id).out.splitlines()
     for rank in range(4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,50 @@ def test_case_106_kill_9_of_server_and_agent_disturbs_no_cluster_and_loses_no_li
         assert client.lines.count(f"rank {rank} ends") == 1
         kept = live.phalanx("logs", before[rank]).out.splitlines()
         assert numbers(kept, rank) == seen
+
+
+@pytest.mark.parametrize("away_s", [3, pytest.param(90, marks=pytest.mark.full)])
+def test_case_83_a_rank_ends_while_the_server_is_dead_and_nothing_restarts(live: Live, away_s: int) -> None:
+    """kill -9, and nobody who starts another: the supervisor sleeps."""
+    with live.running("run", f"{PROGRAMS / 'survive.py'}::four") as client:
+        client.wait_for("is there", times=4)
+        before = live.containers("one_leaves")
+        pids = {task: processes_of(task) for task in before}
+        supervisor, server = live.pid("supervisor"), live.pid("server")
+        supervisor.signal(signal.SIGSTOP)
+        try:
+            server.signal(signal.SIGKILL)
+            touch(before[3], "/tmp/leave")
+            time.sleep(away_s)      # the case's own number: the time without a server, not one that a condition ends
+        finally:
+            supervisor.signal(signal.SIGCONT)
+        assert live.containers("one_leaves") == before
+        assert {task: processes_of(task) for task in before[:3]} == {task: pids[task] for task in before[:3]}
+        for task in before[:3]:
+            touch(task, "/tmp/finish")
+        assert client.finish() == 0, client.lines
+    assert [line for line in client.lines if line.startswith("## result")] == [f'## result "{before[0]}"']
+    assert len([line for line in client.lines if "is there" in line]) == 4
+
+
+def test_an_upgrade_in_place_replaces_the_server_under_a_running_call(live: Live) -> None:
+    """`phalanx up` again: front, agent and containers are the same ones afterwards, and the caller saw nothing."""
+    with live.running("run", f"{PROGRAMS / 'survive.py'}::lines") as client:
+        client.wait_for("line 5", times=2)
+        before, tasks = {name: live.pid(name) for name in ("supervisor", "front", "server", "agent")}, live.containers("write_lines")
+        pids = {task: processes_of(task) for task in tasks}
+        said = live.phalanx("up", "-d")
+        assert said.code == 0, said
+        assert f"replaced the server: process {before['server'].pid} (phalanx" in said.out and "1 cluster with 2 containers" in said.out
+        assert {name for name, process in before.items() if live.pid(name) != process} == {"server"}
+        more_lines(client)
+        assert live.containers("write_lines") == tasks and {task: processes_of(task) for task in tasks} == pids
+        for task in tasks:
+            touch(task, "/tmp/finish")
+        assert client.finish() == 0, client.lines
+    for rank in (0, 1):
+        seen = numbers(client.lines, rank)
+        assert seen == list(range(len(seen)))
 
 
 def test_case_72_children_of_a_killed_process_do_not_stay(live: Live) -> None:

@@ -43,6 +43,10 @@ class Died(Exception):
         self.code, self.signal, self.oom = code, signal, oom
 
 
+class Cancelled(Exception):
+    """Raised by a program that was told of its input's cancellation: the runner puts it as terminated, and goes on."""
+
+
 class PreambleChannel(Channel):
     """A grpclib channel over a Unix socket that says a line first."""
 
@@ -75,6 +79,7 @@ class FakeRank:
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     channel: PreambleChannel | None = None
     spooled: int = 0
+    told: bool = False              # to stop
 
     @property
     def key(self) -> Key:
@@ -87,6 +92,13 @@ class FakeRank:
         metadata = {"x-modal-client-version": "1.6.4", "x-modal-client-type": "3"} | ({"x-idempotency-key": key} if key else {})
         method = UnaryUnaryMethod(self.channel, f"/modal.client.ModalClient/{name}", type(request), response)
         return await method(request, metadata=metadata)
+
+    async def cancelled(self) -> list[str]:
+        """Heartbeats until one brings cancellations."""
+        while True:
+            response = await self.rpc("ContainerHeartbeat", api_pb2.ContainerHeartbeatRequest(canceled_inputs_return_outputs_v2=True))
+            if response.cancel_input_event.input_ids:
+                return list(response.cancel_input_event.input_ids)
 
     def write(self, text: str) -> None:
         """A line of the container's output, as its shim's spool brings it."""
@@ -108,8 +120,9 @@ class FakeRank:
             self.channel.close()
         self.exited = pb.Exited(
             assignment=self.key[0], rank=self.key[1], code=code, signal=signal, oom_killed=oom, boottime_ms=boottime_ms(),
-            memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
+            stopped=self.told, memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
         )  # fmt: skip
+        self.fleet.beat()       # a test may have set the server's clock since the last
         self.fleet.say(exited=self.exited)
 
     async def _live(self) -> None:
@@ -128,6 +141,8 @@ class FakeRank:
                 if item.kill_switch:
                     return
                 await self._work(item)
+                if self.fleet.definition(self).single_use_containers:
+                    return
 
     async def _work(self, item: Any) -> None:
         self.fleet.ran.append((self.key, item.input_id, item.retry_count))
@@ -143,6 +158,8 @@ class FakeRank:
             result = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_SUCCESS, data=pickle.dumps(value))
         except Died:
             raise
+        except Cancelled:
+            result = api_pb2.GenericResult(status=api_pb2.GenericResult.GENERIC_STATUS_TERMINATED)
         except Exception as error:
             result = api_pb2.GenericResult(
                 status=api_pb2.GenericResult.GENERIC_STATUS_FAILURE, exception=repr(error), data=pickle.dumps(error)
@@ -184,7 +201,9 @@ class FakeFleet:
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
+        self.on_mark = self.answer_mark
         self.silent = False
+        self.boot_id, self.peer_address = "boot", ""
         self.answered_ms = self.said_away_ms = 0
         self.ignores_interrupts = False                     # programs go on until they are killed
         self.never_prepares: set[str] = set()               # nodes that pull for ever
@@ -238,14 +257,16 @@ class FakeFleet:
     def say(self, **message: Any) -> None:
         self._outgoing.put_nowait(pb.FromAgent(**message))
 
+    def definition(self, rank: FakeRank) -> Any:
+        return api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments).function_def
+
     def beat(self) -> None:
         """A heartbeat. `silent`: it gets stuck on the way."""
         if not self.silent:
             self.say(heartbeat=pb.Heartbeat(boottime_ms=boottime_ms(), answered_ms=self.answered_ms, said_away_ms=self.said_away_ms))
 
     def clustered(self, rank: FakeRank) -> bool:
-        arguments = api_pb2.ContainerArguments.FromString(rank.prepare.container_arguments)
-        return arguments.function_def._experimental_group_size > 0
+        return bool(self.definition(rank)._experimental_group_size > 0)
 
     async def _serve(self) -> None:
         self._channel = PreambleChannel(str(self.control_plane.tasks_socket), "PHALANX/1 agent")
@@ -256,8 +277,8 @@ class FakeFleet:
         ]
         async with method.open() as stream:
             register = pb.Register(
-                protocol_version=1, agent_id=self.agent_id, boot_id="boot", engine="fake", nodes=self.facts, adopted=adopted,
-                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(),
+                protocol_version=1, agent_id=self.agent_id, boot_id=self.boot_id, engine="fake", nodes=self.facts, adopted=adopted,
+                secret=self.control_plane.config.join_secret, boottime_ms=boottime_ms(), peer_address=self.peer_address,
             )  # fmt: skip
             await stream.send_message(pb.FromAgent(register=register))
             sender = asyncio.ensure_future(self._send(stream))
@@ -299,6 +320,11 @@ class FakeFleet:
             asyncio.ensure_future(self._end(message.stop))
         elif kind == "release":
             self._release(message.release)
+        elif kind == "mark_logs":
+            self.on_mark(message.mark_logs)
+
+    def answer_mark(self, mark: pb.MarkLogs) -> None:
+        self.say(logs_marked=pb.LogsMarked(assignment=mark.assignment, rank=mark.rank, number=mark.number))
 
     def _prepare(self, prepare: pb.Prepare) -> None:
         if prepare.node_id in self.never_prepares:
@@ -322,7 +348,10 @@ class FakeFleet:
 
     async def _end(self, stop: pb.Stop) -> None:
         rank = self.ranks.get((stop.assignment, stop.rank))
-        if rank is None or rank.task is None or self.deaf_to_stop:
+        if rank is None or rank.task is None:
+            return
+        rank.told = True
+        if self.deaf_to_stop:
             return
         if stop.signal == 9:
             rank.task.cancel()

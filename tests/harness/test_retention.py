@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from phalanx.model.retention import KeptNodes
+from phalanx.protocol import agent_pb2 as pb
 from phalanx.server.unit import Unit
 from tests.harness.callers import Caller
 from tests.harness.control_plane import ControlPlane
@@ -128,8 +129,6 @@ def test_case_5_of_two_gangs_that_each_lost_a_node_one_recovers_whole_and_the_ot
 
 
 def test_a_start_that_one_node_refuses_keeps_the_others_for_the_next_try(control_plane: ControlPlane, fleet: Any) -> None:
-    from phalanx.protocol import agent_pb2 as pb
-
     nodes = fleet(3)
     nodes.refuse = lambda p: pb.Refusal(code="disk", sentence="no space") if p.node_id == "node-0" else None
     work = Work(nodes)

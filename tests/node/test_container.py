@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from phalanx.node.oci_config import may_raise_limits
 from phalanx.node.outfit import host_name
 from phalanx.protocol import agent_pb2 as pb
+from tests.end_to_end.inside import processes_of
 
 from .test_output import python
 
@@ -196,6 +198,28 @@ def test_one_that_ignores_the_interrupt_is_killed_after_the_grace(agent, server)
     server.wait(1, 0, lambda seen: b"up" in seen.text())
     server.stop(1, signal=2, grace_ms=300)
     assert server.finish(1).exited[0].signal == 9
+
+
+def test_containers_of_an_agent_that_is_asked_to_go_have_their_functions_grace(agent, server):
+    """The agent says how long that is, interrupts them, and goes when the last has ended, which here the test says."""
+    server.run(1, *python("""
+import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
+signal.signal(signal.SIGINT, lambda *_: print('interrupted, saves', flush=True))
+print('begins', flush=True)
+while True: time.sleep(100)
+"""), grace_ms=600_000)
+    server.wait(1, 0, lambda seen: b"begins\n" in seen.text())
+    agent.process.send_signal(signal.SIGTERM)
+    spool = agent.paths.node / "containers/1-0/spool"
+    server.until(lambda: any(b"interrupted, saves" in file.read_bytes() for file in spool.iterdir()))
+    assert agent.paths.leaving.read_text() == "600000"
+    assert agent.process.poll() is None
+    for pid in processes_of("ta-1-0"):
+        os.kill(pid, signal.SIGUSR1)
+    assert agent.process.wait(30) == 0
+    agent.process = None
+    assert not agent.paths.agents_run.exists()
 
 
 def test_the_first_process_reaps(agent, server):

@@ -86,5 +86,5 @@ def test_without_a_container_runtime_plain_processes_are_taken_and_it_is_said(mo
     choice = asyncio.run(choose("auto", lambda prefix: pytest.fail("nothing is tried"), {}))
     assert (choice.runtime, choice.reason) == ("process", "plain processes without isolation (crun and runc not installed)")
     assert choice.guarantees["network"].startswith("no: ranks share the machine's loopback")
-    with pytest.raises(NoRuntime, match=r"the runtime crun does not work here \(crun not installed\). `phalanx doctor` shows what brings it"):
+    with pytest.raises(NoRuntime, match=r"crun does not work here \(crun not installed\). `phalanx doctor` shows what brings it"):
         asyncio.run(choose("crun", lambda prefix: pytest.fail("nothing is tried"), {}))

@@ -65,7 +65,7 @@ def test_case_9_a_call_beyond_the_quota_waits_with_the_numbers() -> None:
     made = plan(Snapshot(0, nodes(8), (mine,), (gang("g", 4, workspace="ann"),), quotas=(Quota("ann", 4),)))
     reason = reason_of(made, "g")
     assert reason.code is ReasonCode.QUOTA
-    assert sentence(reason) == "quota of workspace ann: 2 of 4 nodes in use, this asks 4"
+    assert sentence(reason) == "quota of ann: 2 of 4 nodes in use, this asks 4"
 
 
 def test_case_11_a_start_that_the_runtime_refuses_backs_off_and_the_next_one_starts() -> None:
@@ -247,3 +247,26 @@ def test_case_50_a_draining_node_is_not_used_and_named_when_there_is_no_other() 
     alone = plan(Snapshot(0, (sick, *nodes(1, "ok")), pending=(retry,)))
     assert reason_of(alone, "g").code is ReasonCode.DRAINING
     assert sentence(reason_of(alone, "g")) == "network net-1: 1 of 2 nodes free; 1 draining (gpu-health)"
+
+
+def test_case_9_gpus_have_a_quota_of_their_own_and_other_types_are_taken_while_there_is_any() -> None:
+    fleet = nodes(4) + nodes(4, "a", gpu_type="A100", network="net-2")
+    mine = hold("cu-1", fleet[:2], workspace="ann", gpu_type="H100", gpu_count=8)
+    snapshot = Snapshot(0, fleet, (mine,), (gang("g", 2, "H100:8", workspace="ann"),), quotas=(Quota("ann", 8, gpus=(("H100", 24),)),))
+    refused = reason_of(plan(snapshot), "g")
+    assert refused.code is ReasonCode.QUOTA and sentence(refused) == "quota of ann: 16 of 24 H100 in use, this asks 16"
+    assert started(plan(replace(snapshot, pending=(gang("g", 1, workspace="ann"), gang("h", 1, workspace="ann"))))) == ["g"]
+    other = plan(replace(snapshot, pending=(gang("g", 2, "H100:8", "A100:8", workspace="ann"),)))
+    assert other.starts[0].gpu_type == "A100"
+    assert started(plan(replace(snapshot, quotas=(Quota("ben", 1),)))) == ["g"]
+
+
+def test_case_9_idle_clusters_of_ones_own_do_not_use_up_the_quota() -> None:
+    fleet = nodes(8)
+    idle = hold("idle", fleet[:4], None, workspace="ann", warm=True)
+    snapshot = Snapshot(0, fleet, (idle,), (gang("g", 4, workspace="ann"),), quotas=(Quota("ann", 4),))
+    made = plan(snapshot)
+    assert [e.holder_id for e in made.evict] == ["idle"] and reason_of(made, "g").code is ReasonCode.PREEMPTING
+    assert started(plan(apply(snapshot, made))) == ["g"]
+    busy = replace(snapshot, holds=(replace(idle, warm=False),))
+    assert plan(busy).evict == () and reason_of(plan(busy), "g").code is ReasonCode.QUOTA

@@ -44,7 +44,7 @@ class Files:
                 raise BlobError(f"blob {request.data_blob_id} holds other content than {request.sha256_hex}: the file changed meanwhile")
         except BlobError as error:
             raise invalid(str(error)) from None
-        return api_pb2.MountPutFileResponse(exists=self._server.blobs.has(request.sha256_hex), checked_at=self._now())
+        return api_pb2.MountPutFileResponse(exists=self._server.blobs.asked(request.sha256_hex), checked_at=self._now())
 
     def ImageGetOrCreate(self, request: Any, caller: Caller, unit: Unit) -> Any:
         image = self._server.images.create(unit, request.image.SerializeToString(), request.builder_version)

@@ -36,8 +36,8 @@ class Functions:
         if request.HasField("schedule"):    # where older clients say it
             asked.definition.schedule.CopyFrom(request.schedule)
         package = await self._functions.client_for(asked, caller.client_version)    # may install: before anything is changed
-        self._server.mounts.client_mount(unit, package)
         created = self._functions.create(unit, request.app_id, request.existing_function_id, asked, package.version)
+        self._server.mounts.client_mount(unit, package)     # last: what is refused must have changed nothing
         answer = api_pb2.FunctionCreateResponse(function_id=created.function.function_id)
         answer.function.CopyFrom(definition.without_code(asked.definition))
         answer.handle_metadata.CopyFrom(function_handle(created.function))

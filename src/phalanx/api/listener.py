@@ -19,6 +19,7 @@ from grpclib.events import _DispatchServerEvents
 from grpclib.protocol import H2Protocol
 from h2.config import H2Configuration
 
+from phalanx.api.corked import Corked
 from phalanx.api.transport import AUTHORITY, TASK_OF_CONNECTION
 
 HTTP2 = b"PRI * HTTP/2.0"
@@ -70,7 +71,9 @@ class Listener:
         handler = _Handler(mapping, task)
         self._handlers.add(handler)
         config = Configuration(http2_connection_window_size=16 * 2**20, http2_stream_window_size=16 * 2**20).__for_server__()
-        return H2Protocol(handler, config, H2Configuration(client_side=False, header_encoding="ascii", validate_inbound_headers=False))
+        # What grpclib sends is in order, and what it receives it looks at itself: h2 need not look again at every header.
+        checks = dict.fromkeys(("validate_inbound_headers", "validate_outbound_headers", "normalize_outbound_headers"), False)
+        return H2Protocol(handler, config, H2Configuration(client_side=False, header_encoding="ascii", **checks))
 
     def choose(self, first: bytes, line: bytes | None) -> asyncio.Protocol | None:
         """The protocol for a connection, by its preamble (tasks socket) and its first bytes; None: not one of ours."""
@@ -142,5 +145,5 @@ class _FirstBytes(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_protocol(protocol)
-        protocol.connection_made(self._transport)
+        protocol.connection_made(Corked(self._transport) if isinstance(protocol, H2Protocol) else self._transport)  # type: ignore[arg-type]
         protocol.data_received(self._buffer)

@@ -18,7 +18,7 @@ import click
 
 from phalanx.cli.admin import AdminError, call, reachable
 from phalanx.cli.processes import Process, read_record
-from phalanx.cli.supervisor import START_S, STOP_S, last_words, ready_path, record_path
+from phalanx.cli.supervisor import START_S, STOP_S, last_words, ready_path, record_path, said_grace_s
 from phalanx.config import Config
 from phalanx.paths import Paths, default_state
 
@@ -134,13 +134,13 @@ def stop(paths: Paths) -> list[str]:
     supervisor = record.get("supervisor")
     if supervisor is not None:
         supervisor.signal(signal.SIGTERM)
-        if not supervisor.wait(patience_s):
+        if not supervisor.wait(patience_s) and not supervisor.wait(said_grace_s(paths) - _grace_s(paths)):
             raise click.ClickException(f"the supervisor (process {supervisor.pid}) is still busy after {patience_s:.0f} s: see "
                                        f"{paths.state / 'supervisor.log'}")
         return list(record)
     for name in ("agent", "server", "front"):
         if name in record:
-            _end(record[name], patience_s)
+            _end(paths, name, record[name], patience_s)
     stopped = list(record)
     if paths.agents_run.exists():       # an agent that was killed: its containers have nobody else to end them
         subprocess.run([sys.executable, "-m", "phalanx.node", "--state", str(paths.state), "--clean"], stdin=subprocess.DEVNULL)
@@ -162,11 +162,12 @@ def _grace_s(paths: Paths) -> float:
         return Config().grace_ms / 1000
 
 
-def _end(process: Process, patience_s: float) -> None:
+def _end(paths: Paths, name: str, process: Process, patience_s: float) -> None:
     process.signal(signal.SIGTERM)
-    if not process.wait(patience_s):
-        process.signal(signal.SIGKILL)
-        process.wait(STOP_MARGIN_S)
+    if process.wait(patience_s) or (name == "agent" and process.wait(said_grace_s(paths) - _grace_s(paths))):
+        return
+    process.signal(signal.SIGKILL)
+    process.wait(STOP_MARGIN_S)
 
 
 def _wait(paths: Paths, config: Config, process: subprocess.Popen[str]) -> Running:

@@ -52,8 +52,21 @@ def ready_path(paths: Paths) -> Path:
     return paths.run / "server.json"
 
 
+def python_path(paths: Paths) -> Path:
+    """Written by `phalanx up` over a running one: the interpreter of the installation that takes over."""
+    return paths.run / "python"
+
+
 def log_path(paths: Paths, name: str) -> Path:
     return paths.state / f"{name}.log"
+
+
+def said_grace_s(paths: Paths) -> float:
+    """How long an agent that was asked to go gives its containers: a function's grace may be longer than the configuration's."""
+    try:
+        return int(paths.leaving.read_text()) / 1000
+    except (FileNotFoundError, ValueError):
+        return 0.0
 
 
 def last_words(paths: Paths, name: str, lines: int = 12) -> str:
@@ -121,7 +134,7 @@ class Supervisor:
         await self._start("agent")
 
     async def _start(self, name: str) -> None:
-        command, inherited = self._commands[name], [listening.fileno() for listening in self._sockets] if name == "front" else []
+        command, inherited = self._command(name), [listening.fileno() for listening in self._sockets] if name == "front" else []
         if inherited:
             command = [*command, "--public-fd", str(inherited[0]), "--tasks-fd", str(inherited[1])]
         log = log_path(self._paths, name)
@@ -132,6 +145,12 @@ class Supervisor:
                 *command, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, pass_fds=inherited)
         self._children[name] = Child(process, time.monotonic())
         self._record()
+
+    def _command(self, name: str) -> list[str]:
+        command, successor = self._commands[name], python_path(self._paths)
+        if command[0] == sys.executable and successor.exists():
+            return [successor.read_text(), *command[1:]]
+        return command
 
     def _record(self) -> None:
         pids = {"supervisor": os.getpid(), **{name: child.process.pid for name, child in self._children.items()}}
@@ -161,9 +180,9 @@ class Supervisor:
             child = self._children[name]
             code = await child.process.wait()
             lived = time.monotonic() - child.started
-            if name == "agent" and code == NEVER_WORKS and not self._failures[name]:
+            if name == "agent" and code == NEVER_WORKS and not self._failures[name] and lived < HEALTHY_S:   # later, an upgrade left it old
                 raise StartFailed(last_words(self._paths, name, lines=1).strip())
-            if lived > HEALTHY_S:
+            if lived > HEALTHY_S or code == 0:      # 0: somebody asked it to end, as `phalanx up` over a running one does
                 self._failures[name] = 0
             pause = BACKOFF_S[min(self._failures[name], len(BACKOFF_S) - 1)]
             self._failures[name] += 1
@@ -197,12 +216,19 @@ class Supervisor:
         if child is None or child.process.returncode is not None:
             return
         child.process.terminate()
-        try:
+        if await self._ended(child, patience_s):
+            return
+        longer_s = said_grace_s(self._paths) - self._grace_s if name == "agent" else 0.0
+        if longer_s > 0 and await self._ended(child, longer_s):
+            return
+        self._say(f"the {name} (process {child.process.pid}) did not end within {patience_s + max(longer_s, 0):.0f} s: killed")
+        child.process.kill()
+        await child.process.wait()
+
+    async def _ended(self, child: Child, patience_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(child.process.wait(), patience_s)
-        except TimeoutError:
-            self._say(f"the {name} (process {child.process.pid}) did not end within {patience_s:.0f} s: killed")
-            child.process.kill()
-            await child.process.wait()
+        return child.process.returncode is not None
 
     def _say(self, sentence: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")

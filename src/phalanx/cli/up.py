@@ -13,6 +13,7 @@ import click
 from phalanx.cli import control_plane
 from phalanx.cli.control_plane import Running, load_config, state_option
 from phalanx.cli.processes import read_record
+from phalanx.cli.replace import replace
 from phalanx.cli.screen import show_up
 from phalanx.cli.supervisor import record_path
 from phalanx.config import Config
@@ -35,11 +36,14 @@ def up(nodes: int | None, gpus: int | None, gpu: str | None, runtime: str | None
        detach: bool) -> None:
     """Start the control plane and a fleet on this machine.
 
-    What is not given stays as the state folder has it from last time.
+    What is not given stays as the state folder has it from last time. Where it runs already, its server is replaced by this
+    installation's, and all that runs goes on: this is how it is upgraded, and how an edited configuration is taken up.
     """
     paths = Paths(state)
-    refuse_second(paths)
     config = with_options(load_config(paths), nodes=nodes, gpus=gpus, gpu=gpu, runtime=runtime, listen=listen, database=database)
+    if is_up(paths):
+        click.echo(replace(paths, load_config(paths), config))
+        return
     _interrupt_on_every_end()
     try:
         running = control_plane.start(paths, config, die_with_us=not detach)
@@ -57,14 +61,9 @@ def up(nodes: int | None, gpus: int | None, gpu: str | None, runtime: str | None
         click.echo("stopped")
 
 
-def refuse_second(paths: Paths) -> None:
+def is_up(paths: Paths) -> bool:
     supervisor = read_record(record_path(paths)).get("supervisor")
-    if supervisor is None or not supervisor.is_alive():
-        return
-    running = control_plane.find(paths)
-    where = f", listening at {running.listen}" if running else ""
-    raise click.ClickException(f"phalanx is already up with state {paths.state} (process {supervisor.pid}{where}): "
-                               "`phalanx status` shows it, `phalanx down` stops it")
+    return supervisor is not None and supervisor.is_alive()
 
 
 def with_options(config: Config, **options: Any) -> Config:

@@ -98,7 +98,8 @@ def stop(gang: GangRecords, cause: str, now_ms: int) -> list[ev.Instruction]:
 def stop_rank(gang: GangRecords, member: Member) -> ev.StopRank:
     """An interrupt with the function's grace; a kill where there is no user code yet that could use it."""
     before_user_code = member.state in (MemberState.STARTING, MemberState.HELLO)
-    if before_user_code or (gang.assignment.clustered and member.state == MemberState.IMPORTING):
+    importing = any(other.state == MemberState.IMPORTING for other in gang.members)     # the second barrier holds the ranks that have
+    if before_user_code or (gang.assignment.clustered and importing):
         return ev.StopRank(member.rank, signal.SIGKILL, 0, gang.assignment.stopping)
     return ev.StopRank(member.rank, signal.SIGINT, gang.policy.grace_ms, gang.assignment.stopping)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.core import events as ev
-from phalanx.core.states import move_assignment, move_member
+from phalanx.core.states import check_attempt, move_assignment, move_member, state_of
 from phalanx.model.cluster import Assignment, Attempt, Member, MemberState, Phase
 
 ALIVE = (MemberState.STARTING, MemberState.HELLO, MemberState.IMPORTING, MemberState.READY)
@@ -35,6 +35,7 @@ class GangRecords:
         self.overdue = [a for a in attempts if a.decided and len(a.results) < assignment.size]
         self.next_position = max((a.position for a in attempts), default=0) + 1
         self.changed: dict[int, Assignment | Member | Attempt] = {}
+        self._attempts = {(a.input_id, a.attempt): state_of(a, assignment.size) for a in attempts}
 
     @property
     def all_gone(self) -> bool:
@@ -85,4 +86,11 @@ class GangRecords:
         self.touch(member)
 
     def touch(self, record: Assignment | Member | Attempt) -> None:
+        if isinstance(record, Attempt):
+            self._check(record)
         self.changed[id(record)] = record
+
+    def _check(self, attempt: Attempt) -> None:
+        key, now = (attempt.input_id, attempt.attempt), state_of(attempt, self.assignment.size)
+        check_attempt(attempt, self._attempts.get(key, now), now)
+        self._attempts[key] = now

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from phalanx.model.app import App, AppState
-from phalanx.model.cluster import Assignment, Member, MemberState, Phase
+from phalanx.model.cluster import Assignment, Attempt, AttemptState, Member, MemberState, Phase
 from phalanx.model.node import ByHand, NodeRecord
+from phalanx.model.work import Call, CallState, Input, InputState
 
 PHASES: dict[str, frozenset[str]] = {
     Phase.PREPARING: frozenset({Phase.STARTING, Phase.ENDING}),      # all prepared, committed · refused, stopped
@@ -23,6 +24,26 @@ MEMBERS: dict[str, frozenset[str]] = {
     MemberState.READY: frozenset({MemberState.EXITED}),
     MemberState.EXITED: frozenset({MemberState.RELEASED}),
     MemberState.RELEASED: frozenset(),
+}
+
+ATTEMPTS: dict[str, frozenset[str]] = {
+    AttemptState.DELIVERED: frozenset({AttemptState.RUNNING, AttemptState.CANCELLING, AttemptState.DECIDED}),
+    AttemptState.RUNNING: frozenset({AttemptState.CANCELLING, AttemptState.DECIDED}),
+    AttemptState.CANCELLING: frozenset({AttemptState.DECIDED}),
+    AttemptState.DECIDED: frozenset(),
+}
+
+INPUTS: dict[str, frozenset[str]] = {
+    InputState.PENDING: frozenset({InputState.RUNNING, InputState.DONE}),
+    InputState.RUNNING: frozenset({InputState.PENDING, InputState.CANCELLING, InputState.DONE}),
+    InputState.CANCELLING: frozenset({InputState.DONE}),
+    InputState.DONE: frozenset(),
+}
+
+CALLS: dict[str, frozenset[str]] = {
+    CallState.OPEN: frozenset({CallState.CANCELLING, CallState.DONE}),
+    CallState.CANCELLING: frozenset({CallState.DONE}),
+    CallState.DONE: frozenset(),
 }
 
 APPS: dict[int, frozenset[AppState]] = {
@@ -59,6 +80,35 @@ def move_member(member: Member, to: MemberState) -> None:
     if to not in MEMBERS[member.state]:
         raise IllegalTransition(f"assignment {member.assignment} rank {member.rank}: {member.state} -> {to}")
     member.state = to
+
+
+def state_of(attempt: Attempt, size: int) -> AttemptState:
+    """Where an attempt is, in a cluster of `size`."""
+    if attempt.decided:
+        return AttemptState.DECIDED
+    if attempt.cancelling:
+        return AttemptState.CANCELLING
+    return AttemptState.RUNNING if len(attempt.fetched) == size else AttemptState.DELIVERED
+
+
+def check_attempt(attempt: Attempt, was: AttemptState, now: AttemptState) -> None:
+    """Raises IllegalTransition where the table has no such edge."""
+    if now != was and now not in ATTEMPTS[was]:
+        raise IllegalTransition(f"attempt {attempt.attempt} of {attempt.input_id}: {was} -> {now}")
+
+
+def move_input(item: Input, to: InputState) -> None:
+    """Change an input's state; raises IllegalTransition where the table has no such edge."""
+    if to not in INPUTS[item.state]:
+        raise IllegalTransition(f"input {item.input_id}: {item.state} -> {to}")
+    item.state = to
+
+
+def move_call(call: Call, to: CallState) -> None:
+    """Change a call's state; raises IllegalTransition where the table has no such edge."""
+    if to not in CALLS[call.state]:
+        raise IllegalTransition(f"call {call.call_id}: {call.state} -> {to}")
+    call.state = to
 
 
 def move_app(app: App, to: AppState) -> None:

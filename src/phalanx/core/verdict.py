@@ -59,7 +59,7 @@ def exit_failure(gang: GangRecords, event: Exited, member: Member, has_unfinishe
         return Failure(Cause.REFUSED, event.rank, event.at_ms, f"{where} could not be started: {event.sentence}", user_fault=False)
     if event.oom_killed:
         return Failure(Cause.OOM, event.rank, event.at_ms, f"{where} ran out of memory: {event.sentence}")
-    if _is_ours(event, assignment):
+    if _is_ours(event, assignment, gang.is_busy(event.rank)):
         return None
     if event.unseen:
         return Failure(Cause.NODE, event.rank, event.at_ms, f"{where} was lost: {event.sentence}", user_fault=False)
@@ -78,9 +78,13 @@ def exit_failure(gang: GangRecords, event: Exited, member: Member, has_unfinishe
     return None
 
 
-def _is_ours(event: Exited, assignment: Assignment) -> bool:
-    """Did our own interrupt or kill end it?"""
-    if not assignment.stopping or event.at_ms < assignment.stopped_ms:
+def _is_ours(event: Exited, assignment: Assignment, busy: bool) -> bool:
+    """Did our own interrupt or kill end it? Its node knows whether it was told; a rank with no input open leaves without being told."""
+    if not assignment.stopping:
+        return False
+    if busy and event.told is not None:
+        return event.told
+    if event.at_ms < assignment.stopped_ms:
         return False
     crashed = event.signal in _CRASHES and assignment.stopping == Cause.COLLECTIVE
     return not (crashed and event.at_ms <= assignment.stopped_ms + ECHO_MS)

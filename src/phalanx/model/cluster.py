@@ -137,6 +137,15 @@ class RankResult:
     sentence: str = ""
 
 
+class AttemptState(StrEnum):
+    """Follows from what ranks have fetched and put (core/states.py)."""
+
+    DELIVERED = "delivered"     # some ranks have it
+    RUNNING = "running"         # every rank took it
+    CANCELLING = "cancelling"   # ranks that took it were told; waits for each to be done with it
+    DECIDED = "decided"         # its input has its output, or is back in the queue
+
+
 @dataclass
 class Attempt:
     """One delivery of one input to one assignment. Ranks fetch attempts in the order of `position`: inputs in step."""

@@ -84,6 +84,7 @@ class Hold:
     preemptible_after_ms: int | None = 0   # None: never evict; else the time from which it may be
     warm: bool = False                     # an idle warm cluster: given up to any waiting call
     ending: bool = False                   # its end was already commanded: not a victim again
+    gpu_type: str = ""                     # what it was given; `gpu_count` of them on each of its nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,14 +83,21 @@ class Reservation:
     gpu_type: str = ""
 
 
+NO_LIMIT = 1 << 40       # nodes: more than there ever are
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Nodes a workspace may hold at once. In a cohort it may borrow up to `borrow` idle nodes of the others (None: all of them)."""
+    """Nodes a workspace may hold at once. In a cohort it may borrow up to `borrow` idle nodes of the others (None: all of them).
+
+    `gpus`: (type, most at once) beside it; these are never borrowed. `nodes` NO_LIMIT where only they count.
+    """
 
     workspace: str
     nodes: int
     cohort: str = ""
     borrow: int | None = 0
+    gpus: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

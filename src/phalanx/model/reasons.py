@@ -13,7 +13,7 @@ class ReasonCode(StrEnum):
     FRAGMENTED = "fragmented"        # need, free, largest: enough nodes, not on one fabric
     RESERVED = "reserved"            # it would fit, and would delay the gang with the dated reservation
     RETAINED = "retained"            # it would fit on nodes that are kept for another gang for a while
-    QUOTA = "quota"                  # workspace, used, limit, ask
+    QUOTA = "quota"                  # workspace, used, limit, need, gpu_type where it is about GPUs
     DOMAIN = "domain"                # fabric_size, need, best: no NVLink domains with whole blocks free
     PROVISIONING = "provisioning"    # coming, ready_ms
     PREEMPTING = "preempting"        # victims were told to stop; starts when their nodes are clean
@@ -79,7 +79,7 @@ def wish_sentence(wish: Wish) -> str:
     return {
         WishKind.NODES_ADDED: f"{nodes} more" + (f" in network {wish.what}" if wish.what else ""),
         WishKind.HOLD_ENDED: f"the end of {wish.what}",
-        WishKind.QUOTA_RAISED: f"{nodes} more quota for workspace {wish.what}",
+        WishKind.QUOTA_RAISED: f"{nodes} more quota for {wish.what}",
         WishKind.RESERVATION_GONE: f"the start of {wish.what}, or a shorter time-out",
         WishKind.NODES_BACK: f"{nodes} back in service" + (f" in network {wish.what}" if wish.what else ""),
         WishKind.FABRIC_SIZE: f"fabric_size={wish.count}",
@@ -151,8 +151,9 @@ def _retained(reason: Reason) -> str:
 
 
 def _quota(reason: Reason) -> str:
+    what = reason.text("gpu_type", "nodes")
     return (
-        f"quota of workspace {reason.text('workspace')}: {reason.number('used')} of {reason.number('limit')} nodes in use, "
+        f"quota of {reason.text('workspace')}: {reason.number('used')} of {reason.number('limit')} {what} in use, "
         f"this asks {reason.number('need')}"
     )
 

@@ -118,6 +118,7 @@ class Input:
     attempt: int = 0
     user_failures: int = 0                      # of the user's retry budget
     infra_failures: int = 0                     # of the infrastructure budget
+    unpaid_restarts: int = 0                    # its cluster was stopped for something else: no budget pays
     assignment: int = 0                         # of the latest attempt
     created_ms: int = 0                         # its place in the queue, kept over every restart
     started_ms: int = 0

@@ -6,6 +6,7 @@ import os
 import resource
 from typing import Any
 
+from . import seccomp
 from .spec import Spec
 
 # Docker's default set without NET_RAW and MKNOD: with NET_RAW a container could forge its neighbours' addresses.
@@ -40,6 +41,8 @@ def bundle_config(spec: Spec, root: str, network_namespace: str | None) -> dict[
         "maskedPaths": _MASKED,
         "readonlyPaths": _READ_ONLY,
     }
+    if (refused := seccomp.profile()) is not None:
+        linux["seccomp"] = refused
     if not spec.rootless:
         linux["cgroupsPath"] = f"/{spec.cgroup}"
         linux["resources"] = _resources(spec)
@@ -73,7 +76,7 @@ def fork_request(spec: Spec, command: list[str], environment: dict[str, str], fo
     limits = [(getattr(resource, limit["type"]), *(_plain(limit[side]) for side in ("soft", "hard"))) for limit in process["rlimits"]]
     return {
         "argv": command, "env": list(environment.items()), "cwd": folder, "rlimits": limits,
-        "capabilities": [_NUMBERS[name] for name in CAPABILITIES]}
+        "capabilities": [_NUMBERS[name] for name in CAPABILITIES], "seccomp": seccomp.program().hex()}
 
 
 def _plain(limit: int) -> int:

@@ -6,7 +6,7 @@ memory that later containers are forked from. A request is its length (4 bytes),
 
     {"facts": true}                      → what was imported, and which names of the environment that looked at
     {"argv", "env", "cwd", "rlimits",    → {"pid": N, "waiter": M} when the new process stands in the container, or {"failed": "…"};
-     "capabilities"}                       then one byte "g" lets it go, and four bytes of wait status follow when it has ended
+     "capabilities", "seccomp"}            then one byte "g" lets it go, and four bytes of wait status follow when it has ended
     descriptors: stdout, stderr, and for a container the pidfd of its first process and its groups' cgroup.procs
 """
 
@@ -64,6 +64,7 @@ HOME = os.environ["HOME"]
 NEWPID, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWNET = 0x20000000, 0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x40000000
 CAPBSET_READ, CAPBSET_DROP, SET_MM, SET_MM_MAP, SUBREAPER, CAP_AMBIENT, CLEAR_ALL = 23, 24, 35, 14, 36, 47, 4
 JOIN_SESSION_KEYRING = 1
+SET_SECCOMP, SECCOMP_FILTER = 22, 2
 KEYCTL = {"x86_64": 250, "aarch64": 219}
 ZYGOTES_GROUP = os.getpgid(0)
 KEPT_GLOBALS = {"__annotations__", "__builtins__", "__doc__", "__loader__", "__name__", "__package__", "__spec__"}
@@ -210,7 +211,16 @@ def behave(request):
     if request["capabilities"] is not None:
         if os.uname().machine in KEYCTL:
             libc.syscall(KEYCTL[os.uname().machine], JOIN_SESSION_KEYRING, None)
+        refuse_calls(bytes.fromhex(request.get("seccomp", "")))
         drop_capabilities(set(request["capabilities"]))
+
+
+def refuse_calls(program):
+    """The filter that the runtime gives a container's other processes (seccomp.py): while we may, before the capabilities go."""
+    if program:
+        code = ctypes.create_string_buffer(program, len(program))
+        described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code)))
+        check(libc.prctl(SET_SECCOMP, SECCOMP_FILTER, described, 0, 0), "refuse system calls")
 
 
 def drop_capabilities(kept):

@@ -57,7 +57,7 @@ class _Run:
         self.policy = policy
         self.now = snapshot.now_ms
         self.ledger = Ledger(index, snapshot.now_ms, snapshot.retentions)
-        self.quotas = Quotas(snapshot.quotas, index.used)
+        self.quotas = Quotas(snapshot.quotas, index.used, index.holds.values(), (shape.gpu_type for shape in index.shapes))
         self.evictor = Evictor(self.ledger, self.quotas, policy)
         self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
@@ -80,6 +80,7 @@ class _Run:
 
     def consider(self, request: Request) -> None:
         """Start it, or find out what stops it and what can be done for it."""
+        request = self.quotas.narrowed(request)
         reason = self._barred(request)
         if reason is not None:
             self.reasons[request.request_id] = reason
@@ -93,12 +94,12 @@ class _Run:
         if refusal is None:
             place = place_gang(self.ledger, request, self.claims) if request.ask.whole else self.shared.place(request, self.claims)
             if place is not None:
-                self.quotas.take(request)
+                self.quotas.take(request, place.gpu_type, place.gpu_count)
                 self.starts.append(place)
                 return
         else:
-            if not self._reclaim(request):
-                self.reasons[request.request_id] = refusal
+            if not self._reclaim(request) and not self._free_own(request):
+                self.reasons[request.request_id] = self._still_stopping(request) or refusal
             return
         self.blocked.append(request)
         if _expired(request, self.now):
@@ -219,6 +220,13 @@ class _Run:
         self.blocked.append(request)
         return True
 
+    def _free_own(self, request: Request) -> bool:
+        """Idle clusters of its own workspace use up its quota: they are let go, where it then starts."""
+        if not self.policy.preempt or not request.ask.whole or not self._evict(request, idle_only=True):
+            return False
+        self.blocked.append(request)
+        return True
+
     def _ends(self) -> list[tuple[int, Hold]]:
         """Every gang by its expected end."""
         if self.ends is None:
@@ -231,7 +239,7 @@ class _Run:
         """Nobody after this may move the claim's date, by nodes or by quota. A dated one is told and goes first in the next plan."""
         self.claims.append(claim)
         self.ledger.version += 1
-        self.quotas.take(request)
+        self.quotas.take(request, claim.target.option.gpu_type, claim.target.option.gpus)
         if dated:
             self.reserve.append(Reservation(claim.request_id, claim.fabric, claim.start_ms, claim.need, claim.target.option.gpu_type))
 

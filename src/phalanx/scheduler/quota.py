@@ -1,22 +1,32 @@
-"""Quotas in nodes: what a workspace may hold, what it may borrow in its cohort, and what may be taken back from borrowers."""
+"""Quotas: what a workspace may hold in nodes and GPUs, what it may borrow in its cohort, and what may be taken back from borrowers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from phalanx.model.fleet import Hold
+from phalanx.model.gpus import ANY, GpuChoice, accepted_types
 from phalanx.model.plan import Quota, Request
 from phalanx.model.reasons import Reason, ReasonCode, Wish, WishKind
 
 
 class Quotas:
-    """Counted while one plan is made. Only whole nodes count; a workspace without a quota is not limited."""
+    """Counted while one plan is made. Only whole nodes and their GPUs count; a workspace without a quota is not limited."""
 
-    def __init__(self, quotas: Iterable[Quota], used: Mapping[str, int]) -> None:
+    def __init__(self, quotas: Iterable[Quota], used: Mapping[str, int], holds: Iterable[Hold] = (), types: Iterable[str] = ()) -> None:
+        """`used`: nodes by workspace. `holds` and the GPU `types` of the fleet are read only where a quota is in GPUs."""
         self._quotas = {q.workspace: q for q in quotas}
         self._used = {name: used.get(name, 0) for name in {*used, *self._quotas}}
         self._cohort_limit: dict[str, int] = {}
         self._cohort_used: dict[str, int] = {}
+        self._gpu_limits = {(q.workspace, kind): most for q in self._quotas.values() for kind, most in q.gpus}
+        self._gpus: dict[tuple[str, str], int] = {}
+        self._types: frozenset[str] = frozenset()
+        if self._gpu_limits:
+            self._types = frozenset(types)
+            for hold in holds:
+                self._add_gpus(hold, 1)
         for quota in self._quotas.values():
             if quota.cohort:
                 self._cohort_limit[quota.cohort] = self._cohort_limit.get(quota.cohort, 0) + quota.nodes
@@ -35,12 +45,29 @@ class Quotas:
             limit, together = self._cohort_limit[quota.cohort], self._cohort_used[quota.cohort]
             if together + request.size > limit:
                 return _over(request, request.workspace, together, limit, quota.cohort)
-        return None
+        return self._over_gpus(request) if quota.gpus and request.ask.gpus else None
 
-    def take(self, request: Request) -> None:
-        """Count a start."""
+    def narrowed(self, request: Request) -> Request:
+        """The request without the GPU types of which its workspace has no quota left; as it is where none is left, to be refused."""
+        quota = self._quotas.get(request.workspace)
+        if quota is None or not quota.gpus or not request.ask.whole:
+            return request
+        choices: list[GpuChoice] = []
+        for choice in request.ask.gpus:
+            types = accepted_types(choice)
+            left = [kind for kind in types if self._gpus_left(request, kind, choice.count)]
+            choices += [choice] if len(left) == len(types) else [GpuChoice(kind, choice.count, True) for kind in left]
+        if not choices or tuple(choices) == request.ask.gpus:
+            return request
+        return replace(request, ask=replace(request.ask, gpus=tuple(choices)))
+
+    def take(self, request: Request, gpu_type: str = "", gpus: int = 0) -> None:
+        """Count a start, with the GPUs it gets on each node where that is known."""
         if request.ask.whole:
             self._add(request.workspace, request.size)
+            if gpu_type and self._gpu_limits:
+                key = (request.workspace, gpu_type)
+                self._gpus[key] = self._gpus.get(key, 0) + request.size * gpus
 
     def untake(self, request: Request) -> None:
         """Take a start back."""
@@ -51,6 +78,7 @@ class Quotas:
         """Uncount a victim in a what-if; with sign -1 count it again."""
         if hold.whole:
             self._add(hold.workspace, -sign * len(hold.node_ids))
+            self._add_gpus(hold, -sign)
 
     def may_reclaim_any(self, request: Request) -> bool:
         """The request stays within its own quota, and there is a cohort that may have lent it."""
@@ -79,7 +107,31 @@ class Quotas:
         other = Quotas((), {})
         other._quotas, other._cohort_limit = self._quotas, self._cohort_limit
         other._used, other._cohort_used = dict(self._used), dict(self._cohort_used)
+        other._gpu_limits, other._gpus, other._types = self._gpu_limits, dict(self._gpus), self._types
         return other
+
+    def _gpus_left(self, request: Request, kind: str, count: int) -> bool:
+        if kind != ANY and kind not in self._types and ANY not in self._types:
+            return False        # an upgrade that this fleet has none of
+        limit = self._gpu_limits.get((request.workspace, kind))
+        return limit is None or self._gpus.get((request.workspace, kind), 0) + request.size * count <= limit
+
+    def _over_gpus(self, request: Request) -> Reason | None:
+        """All types that it would take are used up: told with the first of them."""
+        wanted = [(kind, choice.count) for choice in request.ask.gpus for kind in accepted_types(choice)]
+        limited = [(kind, count) for kind, count in wanted if (request.workspace, kind) in self._gpu_limits]
+        if not limited or any(self._gpus_left(request, kind, count) for kind, count in wanted):
+            return None
+        kind, count = limited[0]
+        used, limit, need = self._gpus.get((request.workspace, kind), 0), self._gpu_limits[request.workspace, kind], request.size * count
+        wish = Wish(WishKind.ASK_CHANGED, 0, f"{used + need - limit} more {kind} of quota for {request.workspace}")
+        numbers = (("workspace", request.workspace), ("used", used), ("limit", limit), ("need", need), ("gpu_type", kind))
+        return Reason(ReasonCode.QUOTA, numbers, None, wish)
+
+    def _add_gpus(self, hold: Hold, sign: int) -> None:
+        if hold.whole and hold.gpu_type and self._gpu_limits:
+            key = (hold.workspace, hold.gpu_type)
+            self._gpus[key] = self._gpus.get(key, 0) + sign * len(hold.node_ids) * hold.gpu_count
 
     def _add(self, workspace: str, nodes: int) -> None:
         self._used[workspace] = self._used.get(workspace, 0) + nodes

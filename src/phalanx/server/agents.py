@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import logging
 import signal
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
@@ -18,6 +17,7 @@ from phalanx.model.refusal import Refusal
 from phalanx.model.work import Function
 from phalanx.protocol import agent_pb2 as pb
 from phalanx.protocol.agent_grpc import AgentsBase
+from phalanx.server.agent_clock import AgentClock
 from phalanx.server.launch import container_spec
 from phalanx.server.layers import layer_files
 from phalanx.server.unit import Unit
@@ -29,7 +29,6 @@ LOG = logging.getLogger("phalanx.agents")
 
 PROTOCOL_VERSION = 1
 LAYER_PART = 2**20
-_OFFSETS = 32                     # heartbeats that tell how an agent's clock stands to ours: about a minute
 
 
 class Session:
@@ -40,14 +39,7 @@ class Session:
         self.node_ids = [node.node_id for node in register.nodes]
         self.peer_address = register.peer_address
         self.outgoing: asyncio.Queue[pb.ToAgent | None] = asyncio.Queue()
-        self._offsets: deque[int] = deque(maxlen=_OFFSETS)      # server wall clock minus the agent's boot clock, with the way between
-
-    def beat(self, boottime_ms: int, now_ms: int) -> None:
-        self._offsets.append(now_ms - boottime_ms)
-
-    def server_time_ms(self, boottime_ms: int, now_ms: int) -> int:
-        """By the heartbeat of late that was least delayed."""
-        return boottime_ms + min(self._offsets) if self._offsets else now_ms
+        self.clock = AgentClock()
 
 
 class Agents(AgentsBase):
@@ -130,6 +122,11 @@ class Agents(AgentsBase):
             peers.append(pb.Peer(rank=member.rank, node_id=member.node_id, agent_id=agent_id, address=address))
         return pb.ToAgent(peers=pb.Peers(assignment=gang.assignment.assignment, size=gang.assignment.size, peers=peers))
 
+    def ask_mark(self, member: Member, number: int) -> None:
+        """Have the agent send what the rank has written so far, and say so."""
+        mark = pb.MarkLogs(assignment=member.assignment, rank=member.rank, number=number)
+        self._send(member.node_id, pb.ToAgent(mark_logs=mark))
+
     def _send(self, node_id: str, message: pb.ToAgent) -> None:
         session = self._sessions.get(node_id)
         if session is not None:
@@ -155,6 +152,8 @@ class Agents(AgentsBase):
             LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
             return
         session = Session(first.register)
+        if first.register.boottime_ms:
+            session.clock.heard(first.register.boottime_ms, self._server.now_ms())
         await self._server.act(lambda unit: self._joined(unit, session, first.register))
         sender = asyncio.ensure_future(self._send_all(session, stream))
         try:
@@ -263,12 +262,16 @@ class Agents(AgentsBase):
         kind = message.WhichOneof("message")
         if kind == "heartbeat":
             beat = message.heartbeat
-            session.beat(beat.boottime_ms, self._server.now_ms())
+            session.clock.heard(beat.boottime_ms, self._server.now_ms())
             self._server.leases.beat(session.agent_id, beat.boottime_ms, beat.answered_ms, beat.said_away_ms)
             session.outgoing.put_nowait(pb.ToAgent(beat_answer=pb.BeatAnswer(boottime_ms=beat.boottime_ms)))
             return
         if kind == "logs":
             await self._logs(session, message.logs)
+            return
+        if kind == "logs_marked":
+            marked = message.logs_marked
+            self._server.log_marks.came(marked.assignment, marked.rank, marked.number)
             return
         report = getattr(message, kind) if kind else None
         event = self._event(session, report) if report is not None else None
@@ -313,10 +316,10 @@ class Agents(AgentsBase):
                     sentence = f"limit {report.memory_limit_mib} MiB, peak {report.memory_peak_mib} MiB"
                 if report.fenced:
                     sentence = f"its node was cut off, and stopped it: {report.fenced}"
-                at_ms = session.server_time_ms(report.boottime_ms, self._server.now_ms())
+                at_ms = session.clock.server_time_ms(report.boottime_ms, self._server.now_ms())
                 return ev.Exited(
                     report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started,
-                    unseen=report.unseen or bool(report.fenced))
+                    unseen=report.unseen or bool(report.fenced), told=_told(report))
             case pb.Released():
                 return ev.Released(report.rank, report.remains)
         return None
@@ -329,3 +332,9 @@ class Agents(AgentsBase):
         synced = await self._server.logs.ingest(member, logs.offset, records, logs.end_offset)
         session.outgoing.put_nowait(pb.ToAgent(ack_logs=pb.AckLogs(assignment=logs.assignment, rank=logs.rank, offset=synced)))
 
+
+def _told(exited: pb.Exited) -> bool | None:
+    """Had the server told this rank to stop before it ended? None: its shim does not say."""
+    if not exited.HasField("stopped"):
+        return None
+    return exited.stopped and not exited.fenced     # its node stopped it by itself then

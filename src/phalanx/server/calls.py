@@ -9,6 +9,7 @@ from modal_proto import api_pb2
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
+from phalanx.core.states import move_call, move_input
 from phalanx.model.app import App
 from phalanx.model.cluster import Cause, Failure, RankResult
 from phalanx.model.refusal import Refusal, RefusalKind, not_found
@@ -55,7 +56,7 @@ class Calls:
     def get(self, call_id: str) -> Call:
         call: Call | None = self._server.world[Call].get(call_id)
         if call is None:
-            raise not_found("function call", call_id, "Decided calls are kept for a week, or keep_days of the configuration")
+            raise not_found("function call", call_id, "Decided calls are kept for a week, or result_retention_s of the configuration")
         return call
 
     def create(self, unit: Unit, function_id: str, kind: int, invocation: int, parent_input_id: str, return_exceptions: bool) -> Call:
@@ -135,14 +136,15 @@ class Calls:
         """Cancel what is not decided. The call is "cancelling" until every rank is done with it (case 82)."""
         if call.state == CallState.DONE:
             return
-        call.state = CallState.CANCELLING
+        if call.state == CallState.OPEN:
+            move_call(call, CallState.CANCELLING)
         call.inputs_finished = True
         unit.put(call)
         for item in list(self.inputs_of(call.call_id)):
             if item.state == InputState.PENDING:
                 self.terminate_waiting(unit, item, "the call was cancelled")
             elif item.state == InputState.RUNNING:
-                item.state = InputState.CANCELLING
+                move_input(item, InputState.CANCELLING)
                 unit.put(item)
                 self._server.gangs.dispatch(unit, item.assignment, ev.CancelAsked(item.input_id, terminate))
         self._close_if_done(unit, call)
@@ -234,7 +236,7 @@ class Calls:
             item.input_id, item.call_id, item.idx, len(outputs) + 1, result.result, result.data_format, task_id,
             result.started_s or now_s, result.created_s or now_s,
         )  # fmt: skip
-        item.state = InputState.DONE
+        move_input(item, InputState.DONE)
         item.payload = b""
         unit.put(item)
         unit.put(output)
@@ -248,7 +250,7 @@ class Calls:
 
     def _close_if_done(self, unit: Unit, call: Call) -> None:
         if call.inputs_finished and call.num_outputs >= call.num_inputs and call.state != CallState.DONE:
-            call.state = CallState.DONE
+            move_call(call, CallState.DONE)
             unit.put(call)
 
     def work_arrived(self, function_id: str) -> None:

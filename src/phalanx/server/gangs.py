@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang, GangPolicy
+from phalanx.core.states import move_input
 from phalanx.model.app import App
 from phalanx.model.cluster import Assignment, Attempt, Cause, Member, Phase
 from phalanx.model.node import NodeRecord
@@ -20,6 +21,7 @@ from phalanx.server.failed_starts import FailedStarts
 from phalanx.server.gang_policy import policy_of
 from phalanx.server.gang_timers import GangTimers
 from phalanx.server.pool import Pool
+from phalanx.server.quotas import unknown_queue
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -172,7 +174,7 @@ class Gangs:
             return None
         item = ready[0]
         pool.remove(item)
-        item.state = InputState.RUNNING
+        move_input(item, InputState.RUNNING)
         item.attempt += 1
         item.assignment = gang.assignment.assignment
         item.started_ms = self._server.now_ms()
@@ -200,7 +202,7 @@ class Gangs:
 
     def fleet_refuses(self, function: Function) -> str:
         """Why the fleet can never run this function ("can never fit: …"), or an empty string."""
-        return self._server.planning.never_fits(function)
+        return unknown_queue(function, self._server.config.quotas) or self._server.planning.never_fits(function)
 
     # ------------------------------------------------------------ instructions
 

@@ -37,7 +37,7 @@ class Leases:
         self.limits = Limits(lease_ms, server.config.outage_limit_ms, min(_SILENT_MS, lease_ms // 3))
         self.heartbeat_ms = self.limits.silent_ms // 4
         self._watch = Watch(self.limits)
-        self._patience_ms = 0       # time in which this process could have heard of somebody, since its start
+        self.patience_ms = 0       # time in which this process could have heard of somebody, since its start
         self._looked_ms = 0
         self._silent: set[str] = set()
 
@@ -72,9 +72,9 @@ class Leases:
 
     def _observe(self) -> int:
         now_ms = self._server.clock.elapsed_ms()
-        self._patience_ms += max(0, min(now_ms - self._looked_ms, _MOST_MS))
+        self.patience_ms += max(0, min(now_ms - self._looked_ms, _MOST_MS))
         self._looked_ms = now_ms
-        return self._patience_ms
+        return self.patience_ms
 
     def _again(self) -> None:
         """Not from timer to timer: between two looks the loop must have had its turn, in which heartbeats are read."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _CLIENT_MOUNT = re.compile(r"modal-client-mount-(.+)")
 _PLAIN = 0o644
+RENEWED_MS = 3_600_000
 
 
 class Mounts:
@@ -27,17 +28,20 @@ class Mounts:
 
     def missing(self, hashes: list[str]) -> list[str]:
         """Which of these contents the server does not have."""
-        return [sha256 for sha256 in hashes if not self._server.blobs.has(sha256)]
+        return [sha256 for sha256 in hashes if not self._server.blobs.asked(sha256)]
 
     def create(self, unit: Unit, files: list[tuple[str, str, int]]) -> Mount:
         """(path, sha256, mode) of each file. Its content must be here already."""
         table: dict[str, list[object]] = {checked_path(path): [sha256, mode or _PLAIN] for path, sha256, mode in files}
-        absent = [path for path, (sha256, _) in table.items() if not self._server.blobs.has(str(sha256))]
+        absent = [path for path, (sha256, _) in table.items() if not self._server.blobs.asked(str(sha256))]
         if absent:
             raise invalid(f"a mount names files whose content was not uploaded: {', '.join(absent[:5])}. Run the command again")
         mount_id = mount_id_of(table)
         if mount_id not in self._mounts:
             unit.put(Mount(mount_id, checksum=mount_id.removeprefix("mo-"), files=table, created_ms=self._server.now_ms()))
+        elif self._mounts[mount_id].created_ms < self._server.now_ms() - RENEWED_MS:    # named again: not to be removed as old
+            self._mounts[mount_id].created_ms = self._server.now_ms()
+            unit.put(self._mounts[mount_id])
         return self._mounts[mount_id]
 
     async def client_package(self, name: str) -> ClientPackage:

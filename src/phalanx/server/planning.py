@@ -25,6 +25,7 @@ from phalanx.scheduler.record import Ring
 from phalanx.server.demand import demand, family_of
 from phalanx.server.patience import next_look_ms, waited_too_long
 from phalanx.server.preempting import is_idle, make_room, preemptible_after_ms
+from phalanx.server.quotas import quotas_of
 from phalanx.server.retentions import request_ids
 from phalanx.server.snapshot import hold_of, node_of, request_of
 from phalanx.server.unit import Unit
@@ -45,6 +46,7 @@ class Planning:
         self._look_ms = 0
         self._policy = Policy(grace_ms=server.config.grace_ms)
         self._reservations: tuple[Reservation, ...] = ()
+        self._quotas = quotas_of(server.config.quotas)
         self._retentions: tuple[Retention, ...] = ()
         self._recent = RecentWaits()
         self._said: dict[str, str] = {}             # function id -> the sentence its users saw last
@@ -155,6 +157,7 @@ class Planning:
             pending=pending,
             reservations=self._reservations,
             retentions=self._retentions,
+            quotas=self._quotas,
             recent_wait_ms=self._recent.mean_ms,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phalanx.core.budgets import excluded_after, restart_delay_ms, retry_delay_ms
+from phalanx.core.states import move_input
 from phalanx.model.reasons import duration
 from phalanx.model.work import Call, Function, Input, InputState
 from phalanx.scheduler.backoff import requeue_at_ms
@@ -33,9 +34,9 @@ class Retrying:
     def restart(self, unit: Unit, item: Input, sentence: str, nodes: tuple[str, ...]) -> bool:
         """After a failure that was not the program's. False: that budget is used up."""
         budget = self._server.config.infra_retries
-        if item.infra_failures >= budget:
-            return False
         item.infra_failures += 1
+        if item.infra_failures > budget:
+            return False
         item.excluded_nodes = excluded_after(item.excluded_nodes, nodes)
         delay_ms = max(restart_delay_ms(item.infra_failures), requeue_at_ms(0, item.evictions))
         avoids = f", not on {', '.join(nodes)}" if nodes else ""
@@ -45,6 +46,7 @@ class Retrying:
 
     def again(self, unit: Unit, item: Input, sentence: str) -> None:
         """Its cluster was stopped for something else: no budget pays."""
+        item.unpaid_restarts += 1
         self._say(unit, item, sentence, "it runs again")
         self._back_in_queue(unit, item, sentence, 0)
 
@@ -60,7 +62,8 @@ class Retrying:
 
     def _back_in_queue(self, unit: Unit, item: Input, sentence: str, delay_ms: int) -> None:
         """Its place, which is its first arrival, it keeps."""
-        item.state = InputState.PENDING
+        if item.state != InputState.PENDING:    # it was, where a start failed that was for it
+            move_input(item, InputState.PENDING)
         item.last_end = _first_line(sentence)
         item.not_before_ms = self._server.now_ms() + delay_ms if delay_ms else 0
         item.queued_ms = self._server.now_ms() + delay_ms

@@ -29,6 +29,7 @@ from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.images import Images
 from phalanx.server.leases import Leases
+from phalanx.server.log_marks import LogMarks
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
@@ -45,6 +46,7 @@ from phalanx.store.database import Database
 from phalanx.store.hold import FileHold, Holder
 
 LOG = logging.getLogger("phalanx.server")
+LEASE = "FunctionGetInputs"
 
 
 def database_url(config: Config, paths: Paths) -> str:
@@ -73,6 +75,7 @@ class Server:
         self.world = World.load(self.database)
         self.topics = Topics()
         self._commits: set[asyncio.Task[None]] = set()
+        self.input_keys: dict[str, tuple[str, str]] = {}        # task -> the idempotency keys of its last two requests for inputs
         self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
         self.leases = Leases(self)
@@ -88,6 +91,7 @@ class Server:
         self.images = Images(self)
         self.logins = Logins(self)
         self.logs = Logs(self)
+        self.log_marks = LogMarks(self)
         self.mounts = Mounts(self)
         self.nodes = Nodes(self)
         self.planning = Planning(self)
@@ -189,4 +193,12 @@ class Server:
         return kept.answer if kept else None
 
     def keep_answer(self, unit: Unit, caller: Caller, rpc: str, answer: bytes) -> None:
+        if rpc == LEASE:
+            # A runner asks for inputs one request after the other: the third says that it has the answer to the first, which held
+            # payloads and would be kept for nothing.
+            before_last, last = self.input_keys.get(caller.name, ("", ""))
+            self.input_keys[caller.name] = last, caller.idempotency_key
+            kept = self.world[KeptAnswer].get((caller.name, rpc, before_last))
+            if kept is not None:
+                unit.delete(kept)
         unit.put(KeptAnswer(caller.name, rpc, caller.idempotency_key, answer, self.now_ms()))

@@ -11,6 +11,7 @@ from phalanx.model.node import ByHand, NodeRecord
 from phalanx.model.plan import Ask, Request, Where
 from phalanx.model.work import Function
 from phalanx.server.pool import Pool
+from phalanx.server.quotas import queue_of
 
 if TYPE_CHECKING:
     from phalanx.core.gang import Gang
@@ -66,7 +67,7 @@ def request_of(
         excluded |= {node for node, until in pool.refused.items() if until > now_ms}
     rests = pool is not None and pool.resting_until_ms > now_ms
     return Request(
-        request_id, function.size, ask_of(function), submitted_ms, "", function.function_id, where=where_of(function),
+        request_id, function.size, ask_of(function), submitted_ms, queue_of(function), function.function_id, where=where_of(function),
         rdma=function.rdma, fabric_size=max(function.fabric_size, 1), excluded_nodes=excluded, timeout_ms=function.timeout_s * 1000,
         not_before_ms=max(pool.not_before_ms, pool.resting_until_ms) if pool else 0, warm=warm,
         backoff_why=pool.resting_for if pool and rests else "", priority=priority_of(function),
@@ -75,10 +76,9 @@ def request_of(
 
 def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:
     """What a gang has of its nodes, until nothing of it remains."""
-    gpus = 0
-    if not gang.assignment.clustered and function.gpus:
-        gpus = int(str(function.gpus[gang.assignment.gpu_choice][1]))
+    gpus = int(str(function.gpus[gang.assignment.gpu_choice][1])) if function.gpus else 0
     return Hold(
         gang.assignment.cluster_id, tuple(m.node_id for m in members), gang.assignment.clustered, function.cpu_milli,
-        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, function_id=function.function_id, priority=priority_of(function),
+        function.memory_mib, gpus, since_ms=gang.assignment.created_ms, workspace=queue_of(function),
+        function_id=function.function_id, priority=priority_of(function), gpu_type=gang.assignment.gpu_type,
     )  # fmt: skip

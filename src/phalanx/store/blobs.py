@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import re
@@ -17,6 +18,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _BLOB_ID = re.compile(r"bl-[0-9a-f]{64}")
 CHUNK = 2**20
 PARTS_KEPT_S = 24 * 3600
+RENEWED_S = 3600        # a file's time is renewed no more often
 
 
 class Blobs:
@@ -38,6 +40,32 @@ class Blobs:
 
     def has(self, sha256: str) -> bool:
         return bool(_SHA256.fullmatch(sha256)) and self._path(sha256).exists()
+
+    def asked(self, sha256: str) -> bool:
+        """Is it here? Then it is not removed for a while: who is told so sends it not, and names it."""
+        if not self.has(sha256):
+            return False
+        path = self._path(sha256)
+        if time.time() - path.stat().st_mtime > RENEWED_S:
+            os.utime(path)
+        return True
+
+    def older_than(self, time_s: float) -> set[str]:
+        """The hashes whose files were last written, or asked about, before that time."""
+        found = set()
+        for folder in self._folder.iterdir():
+            if len(folder.name) == 2:
+                found |= {entry.name for entry in os.scandir(folder) if entry.stat().st_mtime < time_s and _SHA256.fullmatch(entry.name)}
+        return found
+
+    def remove(self, sha256: str, before_s: float) -> bool:
+        """Remove it if it is still that old. Nothing names it."""
+        path = self._path(sha256)
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < before_s:
+                path.unlink()
+                return True
+        return False
 
     def path(self, sha256: str) -> Path:
         """Where the content lies; raises BlobError when it is not here."""

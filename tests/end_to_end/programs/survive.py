@@ -26,6 +26,17 @@ def write_lines():
 
 
 @app.function(gpu="H100:8")
+@modal.clustered(size=4)
+def one_leaves():
+    """Rank 3 is done at /tmp/leave, the others at /tmp/finish."""
+    rank = modal.Cluster.from_context().container_rank()
+    print(f"rank {rank} is there")
+    while not os.path.exists("/tmp/leave" if rank == 3 else "/tmp/finish"):
+        time.sleep(0.05)
+    return os.environ["MODAL_TASK_ID"]
+
+
+@app.function(gpu="H100:8")
 @modal.clustered(size=2)
 def leave_children():
     """Children in sessions of their own that ignore what they can, beside a main process."""
@@ -56,6 +67,11 @@ def once(x):
 @app.local_entrypoint()
 def lines():
     print(f"\n## result {json.dumps(write_lines.remote())}", flush=True)
+
+
+@app.local_entrypoint()
+def four():
+    print(f"\n## result {json.dumps(one_leaves.remote())}", flush=True)
 
 
 @app.local_entrypoint()
