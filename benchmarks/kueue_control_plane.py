@@ -6,9 +6,9 @@ Real: the server process and its front, `durability: full`, the client's service
 FunctionGetOutputs), the agents' session, the containers' services (ContainerHello, TaskClusterHello, FunctionGetInputs,
 FunctionPutOutputs) on a connection for every rank. Fake: nodes, containers and the work, which is a sleep of the workload's run time.
 
-A class of workloads in a queue is one clustered function of its size, priority and queue; a workload is one input of it, put at its time of
-creation. By default every workload is an assignment of its own (single_use_containers). With --reuse a cluster goes on to the next input of
-its function, as it does on Modal.
+A queue is an app; a class of workloads in it is one clustered function of its size, priority and queue; a workload is one input of it, put
+at its time of creation. By default every workload is an assignment of its own (single_use_containers). With --reuse a cluster goes on to
+the next input of its function, as it does on Modal.
 """
 
 from __future__ import annotations
@@ -157,13 +157,15 @@ class Run:
         self._reuse = reuse
         self.queues = [Queue(q.workspace, kind) for q in generator.quotas() for kind in generator.workloads if kind.count]
         self.total = sum(queue.kind.count for queue in self.queues)
+        self._apps: dict[str, str] = {}         # queue -> its app
         self.began = self.over = 0.0
         self.late_s = 0.0       # the most that a workload was put after its time
 
     async def prepare(self) -> None:
-        request = api_pb2.AppCreateRequest(description="kueue", app_state=api_pb2.APP_STATE_DETACHED)
-        self._app_id = (await self._client.rpc("AppCreate", request)).app_id
         for queue in self.queues:
+            if queue.name not in self._apps:
+                request = api_pb2.AppCreateRequest(description=queue.name, app_state=api_pb2.APP_STATE_DETACHED)
+                self._apps[queue.name] = (await self._client.rpc("AppCreate", request)).app_id
             function_id = (await self._client.rpc("FunctionCreate", self._function(queue))).function_id
             call = api_pb2.FunctionMapRequest(
                 function_id=function_id, function_call_type=api_pb2.FUNCTION_CALL_TYPE_MAP,
@@ -187,7 +189,7 @@ class Run:
             experimental_options={"queue": queue.name, "priority": str(queue.kind.priority)},
         )  # fmt: skip
         definition._experimental_group_size = queue.kind.request
-        return api_pb2.FunctionCreateRequest(app_id=self._app_id, function=definition)
+        return api_pb2.FunctionCreateRequest(app_id=self._apps[queue.name], function=definition)
 
     async def _create_all(self) -> None:
         due = sorted((i * queue.kind.every_ms, q, i) for q, queue in enumerate(self.queues) for i in range(queue.kind.count))
@@ -226,7 +228,8 @@ class Run:
 
     async def _heartbeats(self) -> None:
         while True:
-            await self._client.rpc("AppHeartbeat", api_pb2.AppHeartbeatRequest(app_id=self._app_id))
+            for app_id in self._apps.values():
+                await self._client.rpc("AppHeartbeat", api_pb2.AppHeartbeatRequest(app_id=app_id))
             await asyncio.sleep(HEARTBEAT_S)
 
 

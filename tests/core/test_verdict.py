@@ -87,6 +87,22 @@ def test_case_47_a_segfault_noticed_just_after_the_others_connection_error_is_th
     assert "SIGSEGV" in verdict(story).sentence
 
 
+@pytest.mark.parametrize(("told", "rank"), [(False, 1), (True, 0)], ids=["died by itself", "was told to stop"])
+def test_a_node_knows_whether_a_rank_died_before_it_was_told_to_stop(told: bool, rank: int) -> None:
+    """Rank 0's word of its closed socket comes a moment before rank 1's exit, by whatever clock."""
+    story = Story(2).working()
+    story.tell(ev.Put(0, "in-1", 1, CLOSED))
+    story.tell(ev.Exited(1, story.now + 40, code=3, told=told), ev.Exited(0, story.now + 50, told=True))
+    assert verdict(story).rank == rank
+
+
+def test_a_rank_without_an_input_that_leaves_badly_when_all_end_is_not_the_cause() -> None:
+    story = Story(3).running()
+    story.tell(ev.Delivered("in-1", 1), ev.Fetched(0, "in-1"), ev.Fetched(1, "in-1"), ev.Put(0, "in-1", 1, FAILED))
+    story.tell(ev.Exited(2, story.now + 9, code=1, told=False), *(ev.Exited(r, story.now + 9, told=True) for r in (0, 1)))
+    assert (verdict(story).cause, verdict(story).rank) == (Cause.EXCEPTION, 0)
+
+
 def test_a_rank_that_crashes_long_after_it_was_told_to_stop_is_not_the_cause() -> None:
     story = Story(2).working()
     story.tell(ev.Put(0, "in-1", 1, CLOSED))

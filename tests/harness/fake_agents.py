@@ -79,6 +79,7 @@ class FakeRank:
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     channel: PreambleChannel | None = None
     spooled: int = 0
+    told: bool = False              # to stop
 
     @property
     def key(self) -> Key:
@@ -119,7 +120,7 @@ class FakeRank:
             self.channel.close()
         self.exited = pb.Exited(
             assignment=self.key[0], rank=self.key[1], code=code, signal=signal, oom_killed=oom, boottime_ms=boottime_ms(),
-            memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
+            stopped=self.told, memory_limit_mib=128 if oom else 0, memory_peak_mib=128 if oom else 0,
         )  # fmt: skip
         self.fleet.beat()       # a test may have set the server's clock since the last
         self.fleet.say(exited=self.exited)
@@ -200,6 +201,7 @@ class FakeFleet:
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
         self.deaf_to_stop = False
+        self.on_mark = self.answer_mark
         self.silent = False
         self.boot_id, self.peer_address = "boot", ""
         self.answered_ms = self.said_away_ms = 0
@@ -318,6 +320,11 @@ class FakeFleet:
             asyncio.ensure_future(self._end(message.stop))
         elif kind == "release":
             self._release(message.release)
+        elif kind == "mark_logs":
+            self.on_mark(message.mark_logs)
+
+    def answer_mark(self, mark: pb.MarkLogs) -> None:
+        self.say(logs_marked=pb.LogsMarked(assignment=mark.assignment, rank=mark.rank, number=mark.number))
 
     def _prepare(self, prepare: pb.Prepare) -> None:
         if prepare.node_id in self.never_prepares:
@@ -341,7 +348,10 @@ class FakeFleet:
 
     async def _end(self, stop: pb.Stop) -> None:
         rank = self.ranks.get((stop.assignment, stop.rank))
-        if rank is None or rank.task is None or self.deaf_to_stop:
+        if rank is None or rank.task is None:
+            return
+        rank.told = True
+        if self.deaf_to_stop:
             return
         if stop.signal == 9:
             rank.task.cancel()

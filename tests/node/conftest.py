@@ -28,9 +28,11 @@ SOMEBODY = 12345       # a user that no machine has: root's tests become it
 class AgentProcess:
     """`python -m phalanx.node` on a state folder of the test's own; `command` begins its command line, `run` is its folder of sockets."""
 
-    def __init__(self, state: Path, runtime: str, nodes: int = 2, command: tuple[str, ...] = (sys.executable,)) -> None:
+    def __init__(
+        self, state: Path, runtime: str, nodes: int = 2, command: tuple[str, ...] = (sys.executable,), options: tuple[str, ...] = ()
+    ) -> None:
         self.paths = Paths(state)
-        self.runtime, self.nodes, self.command = runtime, nodes, command
+        self.runtime, self.nodes, self.command, self.options = runtime, nodes, command, options
         Config(join_secret="let me in", grace_ms=5000).save(self.paths.config)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -38,7 +40,7 @@ class AgentProcess:
         with (self.paths.state / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.command, "-m", "phalanx.node", "--state", str(self.paths.state), "--runtime", self.runtime,
-                 "--nodes", str(self.nodes)], stdout=log, stderr=log, start_new_session=True)
+                 "--nodes", str(self.nodes), *self.options], stdout=log, stderr=log, start_new_session=True)
 
     def registered(self, server: FakeServer) -> None:
         """Wait until this agent has registered and its network stands: it sends heartbeats then."""

@@ -51,9 +51,9 @@ class FakeServer(AgentsBase):
         self.preambles: list[str] = []
         self.holding_layers = False
         self.acknowledging = True
-        self.outage_limit_ms = 0
+        self.outage_limit_ms = self.lease_ms = self.silent_ms = 0
         self._changed = threading.Condition()
-        self._streams: list[Any] = []
+        self._streams: dict[str, Any] = {}      # by node, and the newest of all as ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -76,9 +76,10 @@ class FakeServer(AgentsBase):
         self._thread.join()
         self._loop.close()
 
-    def send(self, **message: Any) -> None:
+    def send(self, to: str = "", **message: Any) -> None:
+        """`to` a node's agent, or the one that registered last."""
         async def go() -> None:
-            await self._streams[-1].send_message(pb.ToAgent(**message))
+            await self._streams[to].send_message(pb.ToAgent(**message))
         self._call(go())
 
     def prepare(self, assignment: int, rank: int = 0, **fields: Any) -> Seen:
@@ -87,14 +88,14 @@ class FakeServer(AgentsBase):
             "assignment": assignment, "rank": rank, "size": 1, "node_id": "node-0", "task_id": f"ta-{assignment}-{rank}", "app_id": "ap-1",
             "function_name": "train", "task_secret": "sesame", "memory_mib": 128, "memory_limit_mib": 256, "cpu_milli": 125} | fields
         before = len(self.seen(assignment, rank).prepared)
-        self.send(prepare=pb.Prepare(**ask))
+        self.send(fields.get("node_id", ""), prepare=pb.Prepare(**ask))
         return self.wait(assignment, rank, lambda seen: len(seen.prepared) > before)
 
     def run(self, assignment: int, *command: str, rank: int = 0, **fields: Any) -> Seen:
         """Prepare and start a command; waits until it is started or could not be."""
         seen = self.prepare(assignment, rank, command=command, **fields)
         assert not seen.prepared[-1].HasField("refusal"), seen.prepared[-1].refusal.sentence
-        self.send(start=pb.Start(assignment=assignment, rank=rank))
+        self.send(fields.get("node_id", ""), start=pb.Start(assignment=assignment, rank=rank))
         return self.wait(assignment, rank, lambda seen: bool(seen.started or seen.exited))
 
     def finish(self, assignment: int, rank: int = 0) -> Seen:
@@ -135,12 +136,14 @@ class FakeServer(AgentsBase):
             kind = message.WhichOneof("message")
             body = getattr(message, kind)
             if kind == "register":
-                self._streams.append(stream)
+                self._streams |= {"": stream} | {node.node_id: stream for node in body.nodes}
                 await stream.send_message(pb.ToAgent(welcome=pb.Welcome(
-                    protocol_version=1, heartbeat_ms=1000, outage_limit_ms=self.outage_limit_ms, workspace_prefix=self.prefix)))
+                    protocol_version=1, heartbeat_ms=500 if self.lease_ms else 1000, outage_limit_ms=self.outage_limit_ms,
+                    lease_ms=self.lease_ms, silent_ms=self.silent_ms, workspace_prefix=self.prefix)))
                 self.registers.append(body)
             elif kind == "heartbeat":
                 self.heartbeats += 1
+                await stream.send_message(pb.ToAgent(beat_answer=pb.BeatAnswer(boottime_ms=body.boottime_ms)))
             elif kind == "logs":
                 await self._take_logs(stream, body)
             else:

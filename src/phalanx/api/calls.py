@@ -9,7 +9,6 @@ from typing import Any
 from google.protobuf.empty_pb2 import Empty
 from modal_proto import api_pb2
 
-from phalanx.model.app import App, AppState
 from phalanx.model.caller import Caller
 from phalanx.model.refusal import not_found
 from phalanx.model.work import Call, CallState, Chunk, Function, Input, InputState, Output
@@ -75,8 +74,10 @@ class Calls:
             if outputs or left <= 0:
                 break
             await self._server.topics.wait(("outputs", call.call_id), left)
-        if outputs and self._is_watched(call):   # what ranks printed before they returned is readable before the result is
+        if outputs and self._server.log_marks.is_watched(call.app_id):     # what ranks printed before they returned comes before it
+            items = [self._server.world[Input].get(output.input_id) for output in outputs]
             await self._server.logs.settle(LOGS_FIRST_S)
+            await self._server.log_marks.settle(call.app_id, {item.assignment for item in items if item is not None})
         most = request.max_values or len(outputs)
         outputs = outputs[:most]
         last = f"{outputs[-1].seq}-0" if outputs else (request.last_entry_id or "0-0")
@@ -84,11 +85,6 @@ class Calls:
             idxs=[output.idx for output in outputs], outputs=[_output(output) for output in outputs], last_entry_id=last,
             num_unfinished_inputs=call.num_inputs - call.num_outputs,
         )  # fmt: skip
-
-    def _is_watched(self, call: Call) -> bool:
-        """By a person at a terminal: `modal run`. A deployed function's caller does not wait for its log lines to be on disk."""
-        app: App | None = self._server.world[App].get(call.app_id)
-        return app is not None and app.state == AppState.EPHEMERAL
 
     async def FunctionCallGetDataOut(self, request: Any, caller: Caller) -> AsyncIterator[Any]:
         """A generator's data from `last_index` on, until the call is decided and all is sent, or a time-out: the client resumes."""
@@ -147,6 +143,10 @@ class Calls:
         """The call and what it called, by the parent input each call names."""
         response = api_pb2.FunctionGetCallGraphResponse()
         calls = [self._server.calls.get(request.function_call_id)]
+        children: dict[str, list[Call]] = {}
+        for call in self._server.world[Call].values():
+            if call.parent_input_id:
+                children.setdefault(call.parent_input_id, []).append(call)
         while calls:
             call = calls.pop(0)
             function: Function = self._server.world[Function][call.function_id]
@@ -157,8 +157,7 @@ class Calls:
             for item in inputs:
                 status, task_id = self._status(item)
                 response.inputs.add(input_id=item.input_id, status=status, function_call_id=call.call_id, task_id=task_id)
-            ids = {item.input_id for item in inputs}
-            calls += [c for c in self._server.world[Call].values() if c.parent_input_id in ids]
+                calls += children.get(item.input_id, [])
         return response
 
     def _info(self, call: Call) -> Any:

@@ -66,6 +66,7 @@ class Containers:
         assignment, rank = _task(caller)
         for output in request.outputs:
             self._containers.put(unit, assignment, rank, output.input_id, output.retry_count + 1, rank_result(output))
+        self._server.log_marks.ask(assignment, rank)
         return Empty()
 
     def FunctionCallPutDataOut(self, request: Any, caller: Caller, unit: Unit) -> Any:

@@ -16,6 +16,7 @@ from phalanx.model.logs import LogFilter, LogLine
 from phalanx.model.refusal import invalid, not_found
 from phalanx.model.work import Function
 from phalanx.server.log_display import Shown
+from phalanx.server.log_marks import Follower
 from phalanx.server.log_reading import LogCursor
 from phalanx.server.server import Server
 from phalanx.server.unit import Unit
@@ -41,8 +42,9 @@ class Logs:
         deadline = loop.time() + min(max(request.timeout, 0.0), LONGEST_S)
         try:
             cursor = self._reading.cursor(app_id, await self._after(request, app_id, wanted), wanted)
-            async for batch in self._follow(app_id, member, cursor, deadline):
-                yield batch
+            with self._server.log_marks.following(app_id, cursor.seq) as follower:
+                async for batch in self._follow(app_id, member, cursor, deadline, follower):
+                    yield batch
         except Exception:   # not one the client may see: it would ask again at once, and for ever
             LOG.exception("AppGetLogs of %s failed", app_id)
             await asyncio.sleep(min(AFTER_A_BUG_S, max(deadline - loop.time(), 0)))
@@ -72,7 +74,7 @@ class Logs:
         """The app, and the container when the request is about one."""
         member = None
         if request.task_id:
-            member = next((m for m in self._server.world[Member].values() if m.task_id == request.task_id), None)
+            member = self._server.gangs.by_task.get(request.task_id)
             if member is None:
                 raise not_found("Container", request.task_id, "`modal container list` shows those that run")
         app_id = request.app_id or (member.app_id if member else "")
@@ -103,7 +105,9 @@ class Logs:
 
     # ------------------------------------------------------------ following
 
-    async def _follow(self, app_id: str, member: Member | None, cursor: LogCursor, deadline: float) -> AsyncIterator[Any]:
+    async def _follow(
+        self, app_id: str, member: Member | None, cursor: LogCursor, deadline: float, follower: Follower
+    ) -> AsyncIterator[Any]:
         """Batches until the deadline, or until there will be no more."""
         logs, topics, loop = self._server.logs, self._server.topics, asyncio.get_running_loop()
         batches = Batches(self._server)
@@ -124,6 +128,7 @@ class Logs:
             if not exhausted:
                 await asyncio.sleep(0)
                 continue
+            self._server.log_marks.sent(app_id, follower, cursor.seq)
             if over:
                 for batch in batches.finish():
                     yield batch

@@ -29,8 +29,9 @@ def doing(gang: GangRecords, member: Member) -> str:
     if gang.is_beginning(member.rank):
         importing = any(other.state == MemberState.IMPORTING for other in gang.members)
         return "waiting for the other ranks to import" if importing else "in @enter"
-    if any(member.rank in attempt.results for attempt in gang.open):
-        return "done with the input"
+    put = [attempt.results[member.rank] for attempt in gang.open if member.rank in attempt.results]
+    if put:
+        return "done with the input" if put[-1].status == "ok" else "running the input"
     return "waiting for inputs"
 
 

@@ -101,6 +101,7 @@ class Exited:
     sentence: str = ""
     never_started: bool = False
     unseen: bool = False        # its shim was gone: no status is known, and it was no fault of the program
+    told: bool | None = None    # it had been told to stop before it ended; None: nobody knows
 
 
 @dataclass(frozen=True)

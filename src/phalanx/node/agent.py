@@ -25,13 +25,13 @@ from . import machine
 from .addresses import Ranges, agent_subnet
 from .bridge import bridge_name
 from .choose import Choice, choose
-from .container import Container, left_behind
+from .container import Container, dismiss, left_behind
 from .image import default_image, nameservers
 from .launching import Launcher, LaunchFailed
 from .layers import Layers
 from .leases import Leases
 from .outbound import close_way, open_way
-from .outfit import Fleet
+from .outfit import Fleet, names_begin
 from .preparing import Preparer, Refused
 from .saying import say, say_failure
 from .session import ServerAway, Session, TasksChannel
@@ -154,7 +154,7 @@ class Agent:
             try:
                 spec = Spec.load(str(folder))
             except (OSError, ValueError, TypeError, KeyError) as error:
-                say(f"{folder} can't be read ({error}): removed")
+                say(f"{folder} can't be read ({error}): removed, with what it was about")
                 shutil.rmtree(folder, ignore_errors=True)
                 continue
             container = Container(spec, self.launcher, self._send)
@@ -167,8 +167,26 @@ class Agent:
             if not (folder / "spec.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)
         await self.preparer.zygotes.sweep()
+        await self._sweep_strays()
         self.leases = Leases(self.agent_id, self.fleet.boot_id, self.secret, self.containers, self.paths.node)
         self.leases.adopt()
+
+    async def _sweep_strays(self) -> None:
+        """Containers of earlier agents that no folder tells of, also from before a reboot: shims first, they would hold the rest."""
+        kept = {container.spec.name for container in self.containers.values()}
+        for socket in self.fleet.run.glob("*.ctl"):
+            if socket.name.removesuffix(".ctl") not in kept:
+                say(f"{socket.stem} is a container that nothing is known of: removed")
+                await dismiss(socket)
+        for folder in self.fleet.run.iterdir():
+            if folder.is_dir() and folder.name.partition("-")[0].isdigit() and folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+        request = {"prefix": names_begin(self.agent_id), "kept": [container.spec.cgroup for container in self.containers.values()]}
+        for name, remains in (await self.launcher.ask(task="strays", **request))["remains"].items():
+            say(f"{name} was left behind: {remains or 'removed'}")
+            if remains:     # whose it was is not known any more
+                for node_id in self.nodes:
+                    self.preparer.unschedulable.setdefault(node_id, f"{remains} remains of {name}")
 
     async def _leave(self) -> None:
         """Interrupt every container, wait for its grace, kill, remove; then the bridge and the launcher."""
@@ -325,6 +343,11 @@ class Agent:
                 self._job(self._release(key))
             case "ack_logs" if container:
                 container.acknowledge(command.offset)
+            case "mark_logs":
+                if container is not None:
+                    container.send_log()
+                self._send(agent_pb2.FromAgent(logs_marked=agent_pb2.LogsMarked(
+                    assignment=command.assignment, rank=command.rank, number=command.number)))
 
     def _prepare(self, key: Key, ask: agent_pb2.Prepare) -> None:
         if key in self.gone or key in self._preparing:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
+import signal
+import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from .spec import Exit, Spec
 _BATCH_BYTES = 256 << 10
 _WINDOW_BYTES = 8 << 20      # sent and not yet acknowledged
 _MIB = 1 << 20
+_DISMISS_SECONDS = 40.0      # a shim may try for 20 s to kill what can't be killed
 
 Send = Callable[[agent_pb2.FromAgent], None]
 
@@ -72,9 +77,9 @@ class Container:
         else:
             self.report_again()
 
-    def stop(self, signal: int, grace_ms: int, fenced: str = "") -> None:
-        """`fenced`: why it must not run on, where that is for its lease."""
-        self._tell(do="stop", signal=signal, grace_ms=grace_ms, fenced=fenced)
+    def stop(self, number: int, grace_ms: int, fenced: str = "") -> None:
+        """Signal `number`, and SIGKILL after the grace. `fenced`: why it must not run on, where that is for its lease."""
+        self._tell(do="stop", signal=number, grace_ms=grace_ms, fenced=fenced)
 
     def lease(self, until_ms: int, reached_ms: int) -> None:
         """It may run until then without another word from us; 0: for ever."""
@@ -135,6 +140,11 @@ class Container:
         self._wake.set()
         self._tell(do="acknowledge", offset=offset)
 
+    def send_log(self) -> None:
+        """What is in the spool now, without waiting for the pump's turn: not more than a window, as there."""
+        while self._sent - self._acknowledged < _WINDOW_BYTES and self._send_batch():
+            pass
+
     async def _pump(self) -> None:
         """Ship records in order, a window ahead of the acknowledgements; then the exit."""
         while True:
@@ -171,7 +181,7 @@ class Container:
             assignment=self.spec.assignment, rank=self.spec.rank, code=ended.code, signal=ended.signal, oom_killed=ended.oom_killed,
             memory_limit_mib=ended.memory_limit_bytes // _MIB, memory_peak_mib=ended.memory_peak_bytes // _MIB,
             log_end_offset=ended.log_end, boottime_ms=ended.boottime_ms, sentence=ended.sentence, never_started=ended.never_started,
-            unseen=ended.unseen, fenced=ended.fenced, unkillable=ended.unkillable)
+            unseen=ended.unseen, fenced=ended.fenced, unkillable=ended.unkillable, stopped=ended.stopped)
 
     # ---------------------------------------------------------------- the shim
 
@@ -237,6 +247,27 @@ class Container:
     def _tell(self, **message: Any) -> None:
         if self._writer is not None:
             self._writer.write(json.dumps(message).encode() + b"\n")
+
+
+async def dismiss(control_socket: Path) -> None:
+    """Have a shim of which nothing else is known kill and remove its container. One that fails to is killed, and a socket at which nobody
+    answers removed: what they leave has names by which it is found."""
+    shim = 0
+    try:
+        async with asyncio.timeout(_DISMISS_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(str(control_socket), limit=1 << 20)
+            connection = writer.get_extra_info("socket")
+            shim = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            writer.write(b'{"do": "release"}\n')
+            while await reader.readline():
+                pass
+            writer.close()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(shim, signal.SIGKILL)
+    except OSError:
+        pass
+    control_socket.unlink(missing_ok=True)
 
 
 def left_behind(folder: Path) -> list[Path]:

@@ -181,7 +181,7 @@ class OciRuntime(Runtime):
             flags += ["--platform=ptrace", "--ignore-cgroups", "--host-uds=open"]
         return subprocess.Popen(
             [spec.program, *flags, *arguments], stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-            start_new_session=True, cwd=spec.folder)
+            start_new_session=True, cwd=spec.folder if os.path.isdir(spec.folder) else "/")     # it may be gone when we clean up
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         if process.wait(timeout=60) != 0:

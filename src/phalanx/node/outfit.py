@@ -75,7 +75,7 @@ def outfit(
         assignment=ask.assignment, rank=ask.rank, task_id=ask.task_id, task_secret=ask.task_secret,
         folder=str(folder), control_socket=str(fleet.run / f"{name}.ctl"), api_folder=str(api), tasks_socket=str(fleet.tasks_socket),
         runtime=fleet.runtime, program=fleet.program, hostname=host_name(ask.function_name, ask.assignment, ask.rank),
-        limits=_limits(ask, memory), cgroup=f"phalanx-{_short(fleet.agent_id)}-{name}", rootless=fleet.rootless,
+        limits=_limits(ask, memory), cgroup=f"{names_begin(fleet.agent_id)}{name}", rootless=fleet.rootless,
         single_user=fleet.single_user, node_id=ask.node_id, network=addresses.network,
         ipv4=addresses.ipv4, ipv6=addresses.ipv6, boot_id=fleet.boot_id, size=ask.size, grace_ms=ask.grace_ms,
         cards=[card.minor for card in cards])
@@ -87,6 +87,11 @@ def outfit(
         spec.zygote = zygote_for(spec, layers)
     spec.save()
     return spec
+
+
+def names_begin(agent_id: str) -> str:
+    """How the names of all containers of an agent begin, where they are the machine's: cgroups, marks of processes."""
+    return f"phalanx-{_short(agent_id)}-"
 
 
 def host_name(function: str, assignment: int, rank: int) -> str:

@@ -55,7 +55,10 @@ class Session:
 
     async def messages(self) -> AsyncIterator[agent_pb2.ToAgent]:
         async with self.stub.Session.open() as stream:
-            await stream.send_request()
+            try:
+                await stream.send_request()
+            except AttributeError as error:     # grpclib 0.4.8, where the connection broke before its first stream
+                raise ConnectionResetError("the connection broke as it was made") from error
             sender = asyncio.create_task(self._send_all(stream))
             try:
                 while (message := await stream.recv_message()) is not None:

@@ -176,6 +176,7 @@ class Shim:
 
     def _stop(self, number: int, grace_ms: int, fenced: str = "") -> None:
         """Interrupt, and SIGKILL after the grace; asked twice, the shorter grace holds. `fenced`: why it must not run on."""
+        self._reap(0)   # one that has ended by itself was not stopped: the verdict over its gang turns on it
         self.fenced = self.fenced or ("" if self.stopping else fenced)
         if self.phase == "prepared":
             self.stopping = True
@@ -308,7 +309,7 @@ class Shim:
     def _end(self, ended: Exit) -> None:
         if self.spool.lost_lines:
             self.spool.append(SYSTEM, time.time_ns(), b"")
-        ended.fenced = self.fenced
+        ended.fenced, ended.stopped = self.fenced, self.stopping
         ended.log_end = self.spool.end
         ended.boottime_ms = boottime_ms()
         self.phase, self.ended = "ended", ended

@@ -131,6 +131,7 @@ class Exit:
     unseen: bool = False            # the shim was gone: nobody saw the end
     fenced: str = ""                # it was stopped for its lease was over, and how that came
     unkillable: bool = False        # SIGKILL did not end it: it may run still
+    stopped: bool | None = None     # it had been told to stop before it ended. None: written by a shim that does not say
 
     def save(self, folder: str) -> None:
         write_whole(os.path.join(folder, "exit.json"), json.dumps(asdict(self)))

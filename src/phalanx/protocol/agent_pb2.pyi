@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromAgent(_message.Message):
-    __slots__ = ("register", "heartbeat", "prepared", "started", "reached", "logs", "exited", "released")
+    __slots__ = ("register", "heartbeat", "prepared", "started", "reached", "logs", "exited", "released", "logs_marked")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class FromAgent(_message.Message):
     LOGS_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    LOGS_MARKED_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     prepared: Prepared
@@ -24,7 +25,8 @@ class FromAgent(_message.Message):
     logs: Logs
     exited: Exited
     released: Released
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., reached: _Optional[_Union[Reached, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ...) -> None: ...
+    logs_marked: LogsMarked
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., reached: _Optional[_Union[Reached, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., logs_marked: _Optional[_Union[LogsMarked, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("protocol_version", "agent_id", "boot_id", "engine", "nodes", "adopted", "secret", "peer_address", "boottime_ms")
@@ -183,6 +185,16 @@ class Logs(_message.Message):
     end_offset: int
     def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., offset: _Optional[int] = ..., records: _Optional[_Iterable[_Union[LogRecord, _Mapping]]] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
+class LogsMarked(_message.Message):
+    __slots__ = ("assignment", "rank", "number")
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    assignment: int
+    rank: int
+    number: int
+    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
 class LogRecord(_message.Message):
     __slots__ = ("stream", "time_ns", "data")
     STREAM_FIELD_NUMBER: _ClassVar[int]
@@ -194,7 +206,7 @@ class LogRecord(_message.Message):
     def __init__(self, stream: _Optional[int] = ..., time_ns: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Exited(_message.Message):
-    __slots__ = ("assignment", "rank", "code", "signal", "oom_killed", "memory_limit_mib", "memory_peak_mib", "log_end_offset", "boottime_ms", "sentence", "never_started", "unseen", "fenced", "unkillable")
+    __slots__ = ("assignment", "rank", "code", "signal", "oom_killed", "memory_limit_mib", "memory_peak_mib", "log_end_offset", "boottime_ms", "sentence", "never_started", "unseen", "fenced", "unkillable", "stopped")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +221,7 @@ class Exited(_message.Message):
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     UNKILLABLE_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     assignment: int
     rank: int
     code: int
@@ -223,7 +236,8 @@ class Exited(_message.Message):
     unseen: bool
     fenced: str
     unkillable: bool
-    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., oom_killed: _Optional[bool] = ..., memory_limit_mib: _Optional[int] = ..., memory_peak_mib: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., boottime_ms: _Optional[int] = ..., sentence: _Optional[str] = ..., never_started: _Optional[bool] = ..., unseen: _Optional[bool] = ..., fenced: _Optional[str] = ..., unkillable: _Optional[bool] = ...) -> None: ...
+    stopped: bool
+    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ..., oom_killed: _Optional[bool] = ..., memory_limit_mib: _Optional[int] = ..., memory_peak_mib: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., boottime_ms: _Optional[int] = ..., sentence: _Optional[str] = ..., never_started: _Optional[bool] = ..., unseen: _Optional[bool] = ..., fenced: _Optional[str] = ..., unkillable: _Optional[bool] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class Released(_message.Message):
     __slots__ = ("assignment", "rank", "remains")
@@ -236,7 +250,7 @@ class Released(_message.Message):
     def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., remains: _Optional[str] = ...) -> None: ...
 
 class ToAgent(_message.Message):
-    __slots__ = ("welcome", "prepare", "start", "check_peers", "stop", "release", "ack_logs", "beat_answer", "peers")
+    __slots__ = ("welcome", "prepare", "start", "check_peers", "stop", "release", "ack_logs", "beat_answer", "peers", "mark_logs")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +260,7 @@ class ToAgent(_message.Message):
     ACK_LOGS_FIELD_NUMBER: _ClassVar[int]
     BEAT_ANSWER_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    MARK_LOGS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     prepare: Prepare
     start: Start
@@ -255,7 +270,8 @@ class ToAgent(_message.Message):
     ack_logs: AckLogs
     beat_answer: BeatAnswer
     peers: Peers
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., check_peers: _Optional[_Union[CheckPeers, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., ack_logs: _Optional[_Union[AckLogs, _Mapping]] = ..., beat_answer: _Optional[_Union[BeatAnswer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ...) -> None: ...
+    mark_logs: MarkLogs
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., check_peers: _Optional[_Union[CheckPeers, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., ack_logs: _Optional[_Union[AckLogs, _Mapping]] = ..., beat_answer: _Optional[_Union[BeatAnswer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., mark_logs: _Optional[_Union[MarkLogs, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol_version", "heartbeat_ms", "outage_limit_ms", "refusal", "workspace_prefix", "lease_ms", "silent_ms")
@@ -274,6 +290,16 @@ class Welcome(_message.Message):
     lease_ms: int
     silent_ms: int
     def __init__(self, protocol_version: _Optional[int] = ..., heartbeat_ms: _Optional[int] = ..., outage_limit_ms: _Optional[int] = ..., refusal: _Optional[str] = ..., workspace_prefix: _Optional[str] = ..., lease_ms: _Optional[int] = ..., silent_ms: _Optional[int] = ...) -> None: ...
+
+class MarkLogs(_message.Message):
+    __slots__ = ("assignment", "rank", "number")
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    assignment: int
+    rank: int
+    number: int
+    def __init__(self, assignment: _Optional[int] = ..., rank: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class BeatAnswer(_message.Message):
     __slots__ = ("boottime_ms",)

@@ -100,7 +100,8 @@ class Agents(AgentsBase):
         a, r = member.assignment, member.rank
         match instruction:
             case ev.Start():
-                self._send(member.node_id, self._peers(gang))
+                if self._is_first_there(gang, member):
+                    self._send(member.node_id, self._peers(gang))
                 message = pb.ToAgent(start=pb.Start(assignment=a, rank=r))
             case ev.CheckPeers(_, addresses):
                 message = pb.ToAgent(check_peers=pb.CheckPeers(assignment=a, rank=r, addresses=addresses))
@@ -112,6 +113,11 @@ class Agents(AgentsBase):
                 raise TypeError(f"{instruction} is not for an agent")
         self._send(member.node_id, message)
 
+    def _is_first_there(self, gang: Gang, member: Member) -> bool:
+        """Of a gang's members with one agent: what is for all of them is said once, before the first of them starts."""
+        session = self._sessions.get(member.node_id)
+        return next((m for m in gang.members if self._sessions.get(m.node_id) is session), member) is member
+
     def _peers(self, gang: Gang) -> pb.ToAgent:
         """Where all its ranks are: their agents heartbeat each other (design rule 3)."""
         peers = []
@@ -121,6 +127,11 @@ class Agents(AgentsBase):
             address = session.peer_address if session is not None else ""
             peers.append(pb.Peer(rank=member.rank, node_id=member.node_id, agent_id=agent_id, address=address))
         return pb.ToAgent(peers=pb.Peers(assignment=gang.assignment.assignment, size=gang.assignment.size, peers=peers))
+
+    def ask_mark(self, member: Member, number: int) -> None:
+        """Have the agent send what the rank has written so far, and say so."""
+        mark = pb.MarkLogs(assignment=member.assignment, rank=member.rank, number=number)
+        self._send(member.node_id, pb.ToAgent(mark_logs=mark))
 
     def _send(self, node_id: str, message: pb.ToAgent) -> None:
         session = self._sessions.get(node_id)
@@ -266,6 +277,10 @@ class Agents(AgentsBase):
         if kind == "logs":
             await self._logs(session, message.logs)
             return
+        if kind == "logs_marked":
+            marked = message.logs_marked
+            self._server.log_marks.came(marked.assignment, marked.rank, marked.number)
+            return
         report = getattr(message, kind) if kind else None
         event = self._event(session, report) if report is not None else None
         if event is None:
@@ -311,7 +326,7 @@ class Agents(AgentsBase):
                 at_ms = session.clock.server_time_ms(report.boottime_ms, self._server.now_ms())
                 return ev.Exited(
                     report.rank, at_ms, report.code, report.signal, report.oom_killed, sentence, report.never_started,
-                    unseen=report.unseen or bool(report.fenced))
+                    unseen=report.unseen or bool(report.fenced), told=_told(report))
             case pb.Released():
                 return ev.Released(report.rank, report.remains)
         return None
@@ -324,3 +339,9 @@ class Agents(AgentsBase):
         synced = await self._server.logs.ingest(member, logs.offset, records, logs.end_offset)
         session.outgoing.put_nowait(pb.ToAgent(ack_logs=pb.AckLogs(assignment=logs.assignment, rank=logs.rank, offset=synced)))
 
+
+def _told(exited: pb.Exited) -> bool | None:
+    """Had the server told this rank to stop before it ended? None: its shim does not say."""
+    if not exited.HasField("stopped"):
+        return None
+    return exited.stopped and not exited.fenced     # its node stopped it by itself then

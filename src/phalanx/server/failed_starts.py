@@ -62,7 +62,7 @@ class FailedStarts:
         if rests <= 0 and not self._server.gangs.works_elsewhere(gang):
             return
         nodes = ", ".join(dict.fromkeys(pool.crashes))
-        pool.resting_for = f"its last {len(pool.crashes)} starts failed in import or @enter, on {nodes}: {sentence.splitlines()[0]}"
+        pool.resting_for = f"its last {len(pool.crashes)} starts failed before they took an input, on {nodes}: {sentence.splitlines()[0]}"
         pool.resting_until_ms = retry_at_ms(self._server.now_ms(), max(rests, 1))
         self._look_at(pool.resting_until_ms)
 

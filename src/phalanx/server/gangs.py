@@ -271,7 +271,8 @@ class Gangs:
         assignment, verdict = gang.assignment, gang.assignment.verdict
         if verdict is None or not assignment.clustered or verdict.cause not in _FAILURES:
             return
-        for line in (f"cluster {assignment.cluster_id} failed: {verdict.sentence}", *(f"  {line}" for line in verdict.others)):
+        what = "was preempted" if verdict.cause == Cause.PREEMPTED else "failed"
+        for line in (f"cluster {assignment.cluster_id} {what}: {verdict.sentence}", *(f"  {line}" for line in verdict.others)):
             self._server.logs.system_line(unit, assignment.app_id, assignment.function_id, line, cluster_id=assignment.cluster_id)
 
     def _over(self, unit: Unit, gang: Gang, dirty: dict[int, str]) -> None:

@@ -30,6 +30,7 @@ from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.images import Images
 from phalanx.server.leases import Leases
+from phalanx.server.log_marks import LogMarks
 from phalanx.server.logins import Logins
 from phalanx.server.logs import Logs
 from phalanx.server.mounts import Mounts
@@ -46,7 +47,7 @@ from phalanx.store.database import Database
 from phalanx.store.hold import FileHold, Holder
 
 LOG = logging.getLogger("phalanx.server")
-LEASE = "FunctionGetInputs"
+GET_INPUTS = "FunctionGetInputs"
 
 
 def database_url(config: Config, paths: Paths) -> str:
@@ -75,7 +76,7 @@ class Server:
         self.world = World.load(self.database)
         self.topics = Topics()
         self._commits: set[asyncio.Task[None]] = set()
-        self.input_keys: dict[str, tuple[str, str]] = {}        # task -> the idempotency keys of its last two requests for inputs
+        self.input_keys: dict[str, tuple[str, str]] = {}    # task -> the idempotency keys of its last two requests for inputs
         self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
         self.leases = Leases(self)
@@ -92,6 +93,7 @@ class Server:
         self.images = Images(self)
         self.logins = Logins(self)
         self.logs = Logs(self)
+        self.log_marks = LogMarks(self)
         self.mounts = Mounts(self)
         self.nodes = Nodes(self)
         self.planning = Planning(self)
@@ -194,7 +196,7 @@ class Server:
         return kept.answer if kept else None
 
     def keep_answer(self, unit: Unit, caller: Caller, rpc: str, answer: bytes) -> None:
-        if rpc == LEASE:
+        if rpc == GET_INPUTS:
             # A runner asks for inputs one request after the other: the third says that it has the answer to the first, which held
             # payloads and would be kept for nothing.
             before_last, last = self.input_keys.get(caller.name, ("", ""))
