@@ -44,11 +44,13 @@ class FailedStarts:
         pool = self._server.gangs.pool(gang.assignment.function_id)
         pool.crashes.clear()
         pool.resting_until_ms, pool.resting_for = 0, ""
+        pool.stir()
 
     def started(self, gang: Gang) -> None:
         """Every rank said hello: the fleet did its part."""
         pool = self._server.gangs.pool(gang.assignment.function_id)
         pool.failed_starts = pool.not_before_ms = 0
+        pool.stir()
         for member in gang.members:
             self._server.planning.refusals.accepted(member.node_id)
 
