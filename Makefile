@@ -29,6 +29,7 @@ test: $(VENV)/installed
 
 test-full: $(VENV)/installed
 	$(BIN)/pytest
+	PHALANX_TEST_DATABASE=postgresql $(BIN)/pytest tests/harness -m "not full"
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/launch.py $(BENCH)
