@@ -30,6 +30,9 @@ _DISMISS_SECONDS = 40.0      # a shim may try for 20 s to kill what can't be kil
 Send = Callable[[agent_pb2.FromAgent], None]
 
 
+SHIM_GONE = "the container's shim ended without leaving an exit status: killed, or the machine restarted"
+
+
 class OtherVersion(ConnectionError):
     """The shim was started by a phalanx whose control protocol is not ours."""
 
@@ -76,7 +79,7 @@ class Container:
             say(f"{self.spec.task_id} is stopped: {other}")
             await self._bury(str(other))
         except OSError:
-            await self._bury("the container's shim ended without leaving an exit status: killed, or the machine restarted")
+            await self._bury()
 
     def start(self) -> None:
         if self.phase == "prepared":
@@ -237,7 +240,7 @@ class Container:
                 self.remains = message["remains"]
                 self._released.set()
 
-    async def _bury(self, sentence: str) -> None:
+    async def _bury(self, sentence: str = SHIM_GONE) -> None:
         """The shim is gone without a word, or talks past us: clean up after it, keep what it had written."""
         try:
             self.remains = (await self.launcher.ask(task="sweep", folder=self.spec.folder))["remains"]
