@@ -120,6 +120,10 @@ def test_an_agent_that_starts_again_is_allowed_what_it_was_before() -> None:
     inherited = Lease("ag-0", LIMITS, reached_ms=5000)
     inherited.take(7, TWO)
     assert inherited.decide(7, 6000).until_ms == 35_000
+    inherited.allow(7, 5 * MINUTE)      # it had carried on with its peers, of whom the new one has not heard yet
+    assert inherited.decide(7, 4 * MINUTE).until_ms == 5 * MINUTE
+    inherited.peer_answered("ag-1", 5 * MINUTE + 1, True, 5 * MINUTE + 2)       # too late
+    assert inherited.decide(7, 5 * MINUTE + 3).stop
 
 
 def test_without_an_outage_limit_nothing_stops() -> None:

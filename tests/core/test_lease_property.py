@@ -172,6 +172,7 @@ class World:
             agent.alive = True
             agent.lease = Lease(agent.name, LIMITS, agent.lease.reached_ms)       # the shims know it
             agent.lease.take(7, self.crew)
+            agent.lease.allow(7, agent.until_ms)
             agent.answers.clear()
 
         self.at(down_ms, back)

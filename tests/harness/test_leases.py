@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from phalanx.config import Config
+from phalanx.core import events as ev
 from phalanx.core.lease import MARGIN_MS
 from phalanx.model.cluster import Assignment, Cause, Member, MemberState, Phase
 from phalanx.model.node import NodeRecord
@@ -307,13 +308,18 @@ def test_case_74_a_rank_that_can_not_be_killed_sets_its_node_aside_and_the_gang_
     running_on(control_plane, one, other)
     spare = fleet(1, prefix="c")
     spare.program = work_on
+    one.deaf_to_stop = True
     one.remains = lambda release: "processes [4711] that SIGKILL does not end"
+    control_plane.change(control_plane.server.gangs.dispatch, 1, ev.StopAsked(Cause.PREEMPTED, "its nodes are wanted"))
+    until(lambda: one.starts("stop"))
     control_plane.call(lambda: one.say(exited=pb.Exited(
         assignment=1, rank=0, signal=9, unkillable=True, sentence="process 4711 had not ended 10 s after SIGKILL: it hangs in the kernel")))
     until(lambda: control_plane.server.world[Assignment][1].phase == Phase.ENDED)
     node = control_plane.server.world[NodeRecord]["a-0"]
     assert node.unschedulable.startswith("UNKILLABLE: ta-") and "process 4711 had not ended" in node.unschedulable
     assert control_plane.server.world[Member][(1, 0)].state == MemberState.RELEASED
+    until(lambda: spare.ran)
+    assert {member.node_id for member in gang_of(control_plane).members} == {"b-0", "c-0"}
 
 
 def test_two_agents_can_not_have_the_same_nodes(control_plane: ControlPlane, fleet: Fleet) -> None:

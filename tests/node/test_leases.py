@@ -125,12 +125,17 @@ def test_case_90_an_agent_that_is_cut_off_alone_stops_its_rank_though_its_peers_
 
 
 def test_an_agent_that_starts_again_goes_on_with_its_peers(fleet: Fleet, server: FakeServer) -> None:
-    """The control plane is away meanwhile: what the shims and the folder know must do."""
+    """The control plane has been away for longer than a lease: what the shims and the folder know must do until the peers are heard."""
     server.down()
-    fleet.agents[1].kill()
-    fleet.agents[1].start()
     fleet.isolate(0)
     fleet.ends(0)
+    fleet.agents[1].kill()
+    fleet.agents[1].start()
+    server.until(lambda: fleet.agents[1].log().count("runtime process") == 2, fleet.log)
+    registers = len(server.registers)
+    server.up()
+    server.until(lambda: {n.node_id for r in server.registers[registers:] for n in r.nodes} == set(fleet.nodes), fleet.log)
+    assert [fleet.register(rank).adopted[0].ended for rank in range(3)] == [True, False, False]
     assert fleet.lives(1) and fleet.lives(2)
 
 

@@ -70,6 +70,7 @@ class _Peer:
 class _Held:
     crew: Crew
     carried_ms: int = NEVER     # until then a majority that had lost the control plane was seen
+    allowed_ms: int = NEVER     # until then an earlier agent might let it run
 
 
 class Lease:
@@ -85,6 +86,10 @@ class Lease:
     def take(self, assignment: int, crew: Crew) -> None:
         """This agent has ranks of that assignment, or where its ranks are has changed."""
         self._held.setdefault(assignment, _Held(crew)).crew = crew
+
+    def allow(self, assignment: int, until_ms: int) -> None:
+        """An earlier agent of this boot might let it run until then: it knew more than this one does yet."""
+        self._held[assignment].allowed_ms = max(self._held[assignment].allowed_ms, until_ms)
 
     def give_up(self, assignment: int) -> None:
         self._held.pop(assignment, None)
@@ -128,16 +133,20 @@ class Lease:
         if self.reached_ms == NEVER:
             return Decision(NEVER)
         self._look(held, now_ms)
-        if len(held.crew.ranks.get(self.agent_id, ())) == held.crew.size:       # nobody else to ask
-            until_ms = self.reached_ms + limits.outage_limit_ms
-        else:
-            carried_ms = min(held.carried_ms + limits.lease_ms, self.reached_ms + limits.outage_limit_ms)
-            until_ms = max(self.reached_ms + limits.lease_ms, carried_ms)
+        until_ms = self._until(held)
         return Decision(until_ms, self._why(held, now_ms) if now_ms >= until_ms else "")
 
+    def _until(self, held: _Held) -> int:
+        limits = self.limits
+        outage_ms = self.reached_ms + limits.outage_limit_ms
+        if len(held.crew.ranks.get(self.agent_id, ())) == held.crew.size:       # nobody else to ask
+            return max(outage_ms, held.allowed_ms)
+        return max(self.reached_ms + limits.lease_ms, min(held.carried_ms + limits.lease_ms, outage_ms), held.allowed_ms)
+
     def _look(self, held: _Held, now_ms: int) -> None:
-        """Is this the majority side now, and has all of it lost the control plane?"""
-        away = now_ms - self.reached_ms >= self.limits.silent_ms
+        """Is this the majority side now, and has all of it lost the control plane? Not asked once the time is over: the other side counts
+        on it."""
+        away = self.limits.silent_ms <= now_ms - self.reached_ms and now_ms < self._until(held)
         reached = [(agent, self._peers[agent]) for agent in held.crew.ranks if agent in self._peers and self._is_reached(agent, now_ms)]
         if not away or any(not peer.away for _, peer in reached):
             return

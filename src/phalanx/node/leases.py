@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phalanx.core.lease import FOREVER, NEVER, Crew, Lease, Limits
+from phalanx.core.lease import FOREVER, NEVER, Crew, Decision, Lease, Limits
 from phalanx.protocol import agent_pb2
 
 from . import machine
@@ -46,6 +46,10 @@ class Leases:
             crew = _crew_file(container)
             if crew.exists():
                 self._take(container.spec.assignment, json.loads(crew.read_text()))
+            else:
+                self.lease.take(container.spec.assignment, self._crew_of_our_own(self._of(container.spec.assignment)))
+            if container.until_ms:
+                self.lease.allow(container.spec.assignment, container.until_ms)
 
     def welcomed(self, welcome: agent_pb2.Welcome, registered_ms: int) -> None:
         """The server answered what was registered then, and says the limits."""
@@ -90,23 +94,31 @@ class Leases:
 
     def look(self) -> None:
         now_ms = machine.boottime_ms()
-        held = {container.spec.assignment for container in self.containers.values()}
-        for assignment in self.lease.assignments() - held:
+        held: dict[int, list[Container]] = {}
+        for container in self.containers.values():
+            held.setdefault(container.spec.assignment, []).append(container)
+        for assignment in self.lease.assignments() - held.keys():
             self.lease.give_up(assignment)
             self._told.discard(assignment)
-        for assignment in held:
+        for assignment, containers in held.items():
             if assignment not in self._told:
-                self.lease.take(assignment, self._crew_of_our_own(assignment))
+                self.lease.take(assignment, self._crew_of_our_own(containers))
             decision = self.lease.decide(assignment, now_ms)
-            for container in self._of(assignment):
-                if container.phase not in ("prepared", "running"):
-                    continue
-                if decision.stop:
-                    self._stop(container, decision.stop)
-                elif decision.until_ms != NEVER:
-                    until_ms = 0 if decision.until_ms == FOREVER else decision.until_ms
-                    if abs(until_ms - container.until_ms) >= _WORTH_TELLING_MS:
-                        container.lease(until_ms, self.lease.reached_ms)
+            for container in containers:
+                if container.phase in ("prepared", "running"):
+                    self._apply(container, decision, now_ms)
+
+    def _apply(self, container: Container, decision: Decision, now_ms: int) -> None:
+        if decision.stop:
+            self._stop(container, decision.stop)
+        elif decision.until_ms == FOREVER:
+            if container.until_ms:
+                container.lease(0, self.lease.reached_ms)
+        elif decision.until_ms != NEVER:
+            # A tenth of what is left is not worth a word: what a shim knows is at most so much too early.
+            later_ms, left_ms = decision.until_ms - container.until_ms, decision.until_ms - now_ms
+            if later_ms < 0 or later_ms >= max(_WORTH_TELLING_MS, left_ms // 10):
+                container.lease(decision.until_ms, self.lease.reached_ms)
 
     def _stop(self, container: Container, why: str) -> None:
         if not container.fenced:
@@ -132,9 +144,8 @@ class Leases:
             self.peers.know(agent_id, address)
         self.lease.take(assignment, Crew(crew["size"], {agent: frozenset(theirs) for agent, theirs in ranks.items()}))
 
-    def _crew_of_our_own(self, assignment: int) -> Crew:
+    def _crew_of_our_own(self, own: list[Container]) -> Crew:
         """Nobody has said where the others are: what is not here is elsewhere."""
-        own = self._of(assignment)
         return Crew(max(c.spec.size for c in own) or len(own), {self.lease.agent_id: frozenset(c.spec.rank for c in own)})
 
     def _of(self, assignment: int) -> list[Container]:
