@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -20,6 +21,8 @@ from phalanx.server.server import Server
 from phalanx.store.database import StoreError
 
 LOG = logging.getLogger("phalanx.serve")
+
+COLLECT_AFTER = (20_000, 20, 20)        # allocations that are not freed, and collections of the younger generation
 
 
 def main() -> int:
@@ -52,6 +55,7 @@ async def serve(config: Config, paths: Paths) -> int:
     ready = paths.run / "server.json"
     ready.write_text(json.dumps({"pid": os.getpid(), "listen": loan.listen, "ready": True}))
     LOG.info("serving %s", loan.listen)
+    spare_the_collector()
     lost = asyncio.ensure_future(loan.lost.wait())
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait({lost, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -61,6 +65,16 @@ async def serve(config: Config, paths: Paths) -> int:
     loan.give_back()
     server.close()
     return 0
+
+
+def spare_the_collector() -> None:
+    """What the server knows is not garbage, and most of what a request makes is freed without the collector.
+
+    With Python's own thresholds a quarter of the main thread's time under load was spent in collections that freed next to nothing.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 if __name__ == "__main__":

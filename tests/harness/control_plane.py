@@ -41,6 +41,7 @@ class SteppedClock(RealClock):
     """Real time plus what a test adds. Timers fire when their time has come by either."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._added_ms = 0
         self._timers: list[tuple[int, int, _SteppedTimer]] = []
         self._numbers = itertools.count()
@@ -95,6 +96,7 @@ class ControlPlane:
     def __init__(self, folder: Path, config: Config | None = None) -> None:
         self.folder = folder
         self.config = (config or Config(durability="process")).with_secrets()
+        self.config.extra.setdefault("recount", "yes")      # the planner's kept index and demand are compared with the world at every turn
         self.paths = Paths(folder / "state")
         self.tasks_socket = folder / "tasks.sock"
         self.port = _free_port()

@@ -128,7 +128,7 @@ def test_case_49_the_node_that_failed_is_left_out_of_the_next_attempt(control_pl
     (second,) = [n for n in control_plane.server.world[Assignment] if n != number]
     assert bad not in nodes_of(control_plane, second)
     told = f"restart 1 of 16 by no fault of the program, at once, not on {bad}"
-    assert any(told in line for line in log_lines(control_plane, caller.app_id))
+    until(lambda: any(told in line for line in log_lines(control_plane, caller.app_id)))
 
 
 def test_exclusions_are_forgotten_where_the_rest_of_the_fleet_could_never_run_it(control_plane: ControlPlane, fleet: Any) -> None:
@@ -210,8 +210,7 @@ def test_the_error_of_a_silent_death_has_the_ranks_last_lines_and_what_the_other
     assert own.startswith("rank 1 on node ") and own.endswith("exited with code 1")
     assert said[:6] == ["last lines of its log:", *(f"  step {step}" for step in range(5, 10))]
     assert [line.partition(" (")[0] for line in said[6:]] == ["rank 0", "rank 2"]
-    lines = log_lines(control_plane, caller.app_id)
-    (shown,) = [line for line in lines if line.startswith("cluster cu-")]
+    (shown,) = until(lambda: [line for line in log_lines(control_plane, caller.app_id) if line.startswith("cluster cu-")])
     assert shown.endswith(f"failed: {own}")
 
 
@@ -251,7 +250,7 @@ def test_a_function_whose_starts_crash_three_times_rests_and_says_why(control_pl
     call_id = caller.call(function_id)
     planning = control_plane.server.planning
     ((_, reason),) = until(lambda: control_plane.call(planning.waiting))
-    assert reason.code == "backoff" and reason.text("why").startswith("its last 3 starts failed in import or @enter, on node-")
+    assert reason.code == "backoff" and reason.text("why").startswith("its last 3 starts failed before they took an input, on node-")
     assert len(nodes.starts()) == starts
     nodes.on_import = go_on
     control_plane.advance(1_100)

@@ -191,7 +191,7 @@ def test_a_node_that_is_away_is_removed_and_what_it_ran_only_when_it_is_said_to_
     assert phalanx("remove", "lost-0", "--dead") == (0, "lost-0 is removed\n")
     assert list(states(control_plane)) == ["spare-0"]
     item = next(iter(control_plane.server.calls.inputs_of(call)))
-    assert (item.state, item.infra_failures, item.last_end) == ("pending", 1, "node lost-0 was removed as dead")
+    assert (item.state, item.infra_failures, item.last_end) == ("pending", 1, "node lost-0 of rank 0 was removed as dead")
     assert others.ran == []
 
 

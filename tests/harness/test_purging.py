@@ -9,23 +9,37 @@ import pytest
 from modal_proto import api_pb2
 
 from phalanx.cli import archive
+from phalanx.config import Config
 from phalanx.model.app import App, AppState
 from phalanx.model.cluster import Assignment, Attempt, Member, Phase
 from phalanx.model.kept import KeptAnswer
 from phalanx.model.work import Call, Function, Input, Output
+from phalanx.paths import Paths
 from phalanx.server import purging
 from phalanx.server.purging import DAY_MS, KEEP_ANSWERS_MS
+from phalanx.server.server import Server
 from phalanx.store.blobs import Blobs
 from tests.harness.callers import Caller
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import FakeFleet
 from tests.harness.waiting import until
 
+HOUR_MS = 3_600_000
+WEEK_MS = 3 * HOUR_MS       # of these stories: a real one has too many ticks of the clock
+
+
+def test_it_is_a_week_unless_the_owner_says_otherwise(tmp_path: Path) -> None:
+    for config, days in ((Config(), 7), (Config(result_retention_s=86_400), 1), (Config(extra={"keep_days": "2"}), 2)):
+        server = Server(config, Paths(tmp_path / "state"))
+        assert server.purging.keep_ms == days * DAY_MS
+        server.close()
+
 
 def test_a_stopped_app_goes_after_a_week_with_its_calls_and_a_running_one_stays(control_plane: ControlPlane) -> None:
     fleet = FakeFleet(control_plane, 2, gpu_type="", gpu_count=0)
     fleet.start()
     world = control_plane.server.world
+    control_plane.server.purging.keep_ms = WEEK_MS
     old, young = Caller(control_plane, "old"), Caller(control_plane, "young")
     for caller in (old, young):
         caller.result(caller.call(caller.function(), key=caller.app_id))
@@ -37,7 +51,7 @@ def test_a_stopped_app_goes_after_a_week_with_its_calls_and_a_running_one_stays(
     assert not [kept for kept in world[KeptAnswer].values() if kept.rpc == "FunctionMap"]
     assert old.app_id in world[App]
 
-    control_plane.advance(7 * DAY_MS - 15 * 60_000)     # the younger one has ended too by now, some minutes less than a week ago
+    control_plane.advance(WEEK_MS - 15 * 60_000)        # the younger one has ended too by now, some minutes less than a week ago
     assert old.app_id not in world[App] and young.app_id in world[App]
     assert {function.app_id for function in world[Function].values()} == {young.app_id}
     fleet.stop()
@@ -47,6 +61,7 @@ def test_calls_and_clusters_of_an_app_that_lives_on_go_after_a_week_and_open_one
     fleet = FakeFleet(control_plane, 2, gpu_type="", gpu_count=0)
     fleet.start()
     world = control_plane.server.world
+    control_plane.server.purging.keep_ms = WEEK_MS
     caller = Caller(control_plane)
     control_plane.change(lambda unit: setattr(world[App][caller.app_id], "state", AppState.DEPLOYED))
     function_id = caller.function()
@@ -59,14 +74,11 @@ def test_calls_and_clusters_of_an_app_that_lives_on_go_after_a_week_and_open_one
     still_open = caller.call(function_id)
     assert set(world[Call]) > {abandoned, still_open} and len(world[Call]) == 3
 
-    control_plane.advance(8 * DAY_MS)
+    control_plane.advance(WEEK_MS + HOUR_MS)
     assert list(world[Call]) == [still_open]
     assert len(world[Input]) == 1 and not world[Output] and not world[Attempt]
     assert not [one for kind in (Assignment, Member) for one in world[kind].values()]
     assert caller.app_id in world[App] and not control_plane.server.gangs.by_task
-
-
-HOUR_MS = 3_600_000
 
 
 def test_thousands_of_old_calls_go_in_small_units(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,11 +99,12 @@ def test_they_go_when_no_function_names_them_any_more(control_plane: ControlPlan
     world = control_plane.server.world
     secrets = world[Secret]
     control_plane.change(lambda unit: setattr(world[App][caller.app_id], "state", AppState.DEPLOYED))
-    control_plane.advance(8 * DAY_MS)
+    control_plane.server.purging.keep_ms = DAY_MS // 24
+    control_plane.advance(DAY_MS // 12)
     assert set(secrets) == {used} and unused not in secrets
     caller.stop()
     until(lambda: world[App][caller.app_id].drained)
-    control_plane.advance(8 * DAY_MS)
+    control_plane.advance(DAY_MS // 12)
     assert not secrets
 
 

@@ -35,7 +35,7 @@ time.sleep(600)
 def put(database: Database, name: str, value: int = 1) -> None:
     async def commit() -> None:
         records = database.records[Counter]
-        await database.commit([(records, records.row(Counter(name, value)), (name,))])
+        await database.commit([(records, Counter(name, value), (name,))])
 
     asyncio.run(commit())
 

@@ -13,9 +13,9 @@ def test_a_waiter_that_gives_up_stops_neither_its_write_nor_the_next(url: str) -
     records = database.records[Counter]
 
     async def two_writes() -> None:
-        first = database.commit([(records, records.row(Counter("first", 1)), ("first",))])
+        first = database.commit([(records, Counter("first", 1), ("first",))])
         first.cancel()
-        await database.commit([(records, records.row(Counter("second", 2)), ("second",))])
+        await database.commit([(records, Counter("second", 2), ("second",))])
 
     asyncio.run(two_writes())
     database.close()
@@ -36,11 +36,11 @@ def test_units_of_one_moment_share_a_transaction_in_their_order(url: str) -> Non
 
         async def poll() -> None:
             await asyncio.wait_for(woken, 10)
-            await database.commit([(records, records.row(Counter("same", 2)), ("same",))])
+            await database.commit([(records, Counter("same", 2), ("same",))])
 
         polling = asyncio.create_task(poll())
         await asyncio.sleep(0)
-        first = database.commit([(records, records.row(Counter("same", 1)), ("same",))])
+        first = database.commit([(records, Counter("same", 1), ("same",))])
         woken.set_result(None)
         await asyncio.gather(first, polling)
 
@@ -55,7 +55,7 @@ def test_what_was_taken_in_is_written_before_the_end(url: str) -> None:
     records = database.records[Counter]
 
     async def leave_at_once() -> None:
-        written = database.commit([(records, records.row(Counter("last", 1)), ("last",))])
+        written = database.commit([(records, Counter("last", 1), ("last",))])
         database.close()
         await written
 

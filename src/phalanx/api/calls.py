@@ -143,6 +143,10 @@ class Calls:
         """The call and what it called, by the parent input each call names."""
         response = api_pb2.FunctionGetCallGraphResponse()
         calls = [self._server.calls.get(request.function_call_id)]
+        children: dict[str, list[Call]] = {}
+        for call in self._server.world[Call].values():
+            if call.parent_input_id:
+                children.setdefault(call.parent_input_id, []).append(call)
         while calls:
             call = calls.pop(0)
             function: Function = self._server.world[Function][call.function_id]
@@ -153,8 +157,7 @@ class Calls:
             for item in inputs:
                 status, task_id = self._status(item)
                 response.inputs.add(input_id=item.input_id, status=status, function_call_id=call.call_id, task_id=task_id)
-            ids = {item.input_id for item in inputs}
-            calls += [c for c in self._server.world[Call].values() if c.parent_input_id in ids]
+                calls += children.get(item.input_id, [])
         return response
 
     def _info(self, call: Call) -> Any:

@@ -12,14 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import grpclib.server
-from grpclib.config import Configuration
-from grpclib.encoding.proto import ProtoCodec
-from grpclib.events import _DispatchServerEvents
-from grpclib.protocol import H2Protocol
-from h2.config import H2Configuration
+import grpclib.const
 
-from phalanx.api.corked import Corked
+from phalanx.api.http2 import Connection
+from phalanx.api.http2_request import Request
 from phalanx.api.transport import AUTHORITY, TASK_OF_CONNECTION
 
 HTTP2 = b"PRI * HTTP/2.0"
@@ -46,7 +42,8 @@ class Listener:
         self.is_closed = False
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.BaseTransport] = set()
-        self._handlers: set[grpclib.server.Handler] = set()
+        self._handlers: set[_Connection] = set()
+        self._most = 64     # of both, until those that are over are dropped
 
     async def serve(self, public: socket.socket, tasks: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -68,12 +65,9 @@ class Listener:
             await asyncio.sleep(0)
 
     def grpc(self, mapping: dict[str, grpclib.const.Handler], task: Task | None) -> asyncio.Protocol:
-        handler = _Handler(mapping, task)
-        self._handlers.add(handler)
-        config = Configuration(http2_connection_window_size=16 * 2**20, http2_stream_window_size=16 * 2**20).__for_server__()
-        # What grpclib sends is in order, and what it receives it looks at itself: h2 need not look again at every header.
-        checks = dict.fromkeys(("validate_inbound_headers", "validate_outbound_headers", "normalize_outbound_headers"), False)
-        return H2Protocol(handler, config, H2Configuration(client_side=False, header_encoding="ascii", **checks))
+        connection = _Connection(mapping, task)
+        self._handlers.add(connection)
+        return connection
 
     def choose(self, first: bytes, line: bytes | None) -> asyncio.Protocol | None:
         """The protocol for a connection, by its preamble (tasks socket) and its first bytes; None: not one of ours."""
@@ -90,23 +84,25 @@ class Listener:
         return self.grpc(self._client_mapping, task) if HTTP2.startswith(first[: len(HTTP2)]) else self._http(task)
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        self._connections = {t for t in self._connections if not t.is_closing()}
-        self._handlers = {h for h in self._handlers if not h.check_closed()} if len(self._handlers) > 64 else self._handlers
         self._connections.add(transport)
+        if len(self._connections) + len(self._handlers) > self._most:      # not at every new one: with thousands it costs 2 ms
+            self._connections = {t for t in self._connections if not t.is_closing()}
+            self._handlers = {h for h in self._handlers if not h.check_closed()}
+            self._most = 2 * (len(self._connections) + len(self._handlers)) + 64
 
 
-class _Handler(grpclib.server.Handler):
+class _Connection(Connection):
     """Remembers, for every request of one connection, the task it came from."""
 
     def __init__(self, mapping: dict[str, grpclib.const.Handler], task: Task | None) -> None:
-        super().__init__(mapping, ProtoCodec(), None, _DispatchServerEvents())
+        super().__init__(mapping)
         self._task = task
 
-    def accept(self, stream: Any, headers: Any, release_stream: Any) -> None:
+    def accepted(self, request: Request) -> None:
         task = TASK_OF_CONNECTION.set(self._task)
-        authority = AUTHORITY.set(next((value for name, value in headers if name == ":authority"), ""))
+        authority = AUTHORITY.set(request.metadata.get(":authority", ""))
         try:
-            super().accept(stream, headers, release_stream)  # creates the request's task, which copies this context
+            super().accepted(request)  # creates the request's task, which copies this context
         finally:
             TASK_OF_CONNECTION.reset(task)
             AUTHORITY.reset(authority)
@@ -145,5 +141,5 @@ class _FirstBytes(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_protocol(protocol)
-        protocol.connection_made(Corked(self._transport) if isinstance(protocol, H2Protocol) else self._transport)  # type: ignore[arg-type]
+        protocol.connection_made(self._transport)
         protocol.data_received(self._buffer)

@@ -55,7 +55,7 @@ class LogDoor:
         if of.startswith("cu-"):
             return self._of_cluster(of, rank)
         if of.startswith("ta-"):
-            member = next((m for m in self._server.world[Member].values() if m.task_id == of), None)
+            member = self._server.gangs.by_task.get(of)
             if member is None:
                 raise not_found("Container", of, "`modal container list` shows those that run")
             return member.app_id, LogFilter(task_id=of), [member]

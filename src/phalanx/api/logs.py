@@ -74,7 +74,7 @@ class Logs:
         """The app, and the container when the request is about one."""
         member = None
         if request.task_id:
-            member = next((m for m in self._server.world[Member].values() if m.task_id == request.task_id), None)
+            member = self._server.gangs.by_task.get(request.task_id)
             if member is None:
                 raise not_found("Container", request.task_id, "`modal container list` shows those that run")
         app_id = request.app_id or (member.app_id if member else "")

@@ -52,22 +52,29 @@ def put(gang: GangRecords, event: ev.Put, now_ms: int) -> list[ev.Instruction]:
     for overdue in gang.overdue:
         if overdue.input_id == event.input_id and event.attempt in (0, overdue.attempt):
             overdue.results.setdefault(event.rank, event.result)
+            gang.touch(overdue)     # or a restart takes the rank for busy, and interrupts what it runs by then
     attempt = gang.attempt(event.input_id)
     if attempt is None or event.rank in attempt.results or event.attempt not in (0, attempt.attempt):
         return []
     attempt.results[event.rank] = event.result
     gang.touch(attempt)
-    ends_all = event.result.status == "failed" and gang.assignment.clustered and not attempt.cancelling
-    failure = exception(gang, event.rank, now_ms, event.result.sentence, event.result.result, event.input_id)
-    if gang.assignment.phase == Phase.ENDING:   # the verdict looks at results when every rank is confirmed gone
-        return fail(gang, failure, now_ms) if ends_all and explains_echo(gang, failure) else []
-    if ends_all:
-        return fail(gang, failure, now_ms)
+    if event.result.status == "failed" and gang.assignment.clustered and not attempt.cancelling:
+        return _failed(gang, event, now_ms)
+    if gang.assignment.phase == Phase.ENDING:
+        return []   # the verdict looks at it when every rank is confirmed gone
     if len(attempt.results) == gang.assignment.size:
         return _decide_complete(gang, attempt, now_ms)
     if event.rank == 0 and event.result.status == "ok" and not attempt.cancelling and gang.policy.in_step:
         return [ev.SetTimer("finish", gang.policy.finish_window_ms, event.input_id, attempt.attempt)]
     return []
+
+
+def _failed(gang: GangRecords, event: ev.Put, now_ms: int) -> list[ev.Instruction]:
+    """One rank's failure is the call's. Once ranks are being stopped, exceptions are mostly the work of that."""
+    failure = exception(gang, event.rank, now_ms, event.result.sentence, event.result.result, event.input_id)
+    if gang.assignment.phase == Phase.ENDING and not explains_echo(gang, failure):
+        return []
+    return fail(gang, failure, now_ms)
 
 
 def cancel(gang: GangRecords, input_id: str, terminate: bool, now_ms: int) -> list[ev.Instruction]:

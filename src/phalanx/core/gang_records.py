@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 from phalanx.core import events as ev
 from phalanx.core.states import check_attempt, move_assignment, move_member, state_of
 from phalanx.model.cluster import Assignment, Attempt, Member, MemberState, Phase
 
+GONE = frozenset((MemberState.EXITED, MemberState.RELEASED))
 ALIVE = (MemberState.STARTING, MemberState.HELLO, MemberState.IMPORTING, MemberState.READY)
+
+_state = attrgetter("state")
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class GangRecords:
     @property
     def all_gone(self) -> bool:
         """Is the end of every rank confirmed? Its verdict fell then."""
-        return all(member.state in (MemberState.EXITED, MemberState.RELEASED) for member in self.members)
+        return GONE.issuperset(map(_state, self.members))     # asked twice for every event of every rank
 
     @property
     def verdict_fell(self) -> bool:

@@ -11,7 +11,8 @@ from phalanx.core.gang_records import GangRecords
 from phalanx.model.cluster import Assignment, Cause, Failure, Member
 
 STOPS = (Cause.STOPPED, Cause.CANCELLED, Cause.PREEMPTED)
-ECHO_MS = 2_000     # a rank that crashes so soon after another one's connection error was the cause of it, not stopped by us
+CRASH_MS = 2_000    # a rank that crashes so soon after another one's connection error was the cause of it, not stopped by us
+RAISE_MS = 100      # and one that raises; later than that it is mostly what our interrupt made of it
 
 _ORDER = tuple(Cause)
 # What a process does to itself. Our own signals are SIGINT, SIGTERM and SIGKILL; an interrupt may make NCCL abort, but not crash so.
@@ -47,7 +48,7 @@ def exception(gang: GangRecords, rank: int, now_ms: int, text: str, result: byte
 
 def explains_echo(gang: GangRecords, failure: Failure) -> bool:
     """Is a rank's exception, reported just after another's connection error stopped all, more than that and no work of our interrupt?"""
-    soon = failure.at_ms <= gang.assignment.stopped_ms + ECHO_MS
+    soon = failure.at_ms <= gang.assignment.stopped_ms + RAISE_MS
     own = failure.cause == Cause.EXCEPTION and "KeyboardInterrupt" not in failure.sentence
     return gang.assignment.stopping == Cause.COLLECTIVE and soon and own
 
@@ -87,4 +88,4 @@ def _is_ours(event: Exited, assignment: Assignment, busy: bool) -> bool:
     if event.at_ms < assignment.stopped_ms:
         return False
     crashed = event.signal in _CRASHES and assignment.stopping == Cause.COLLECTIVE
-    return not (crashed and event.at_ms <= assignment.stopped_ms + ECHO_MS)
+    return not (crashed and event.at_ms <= assignment.stopped_ms + CRASH_MS)

@@ -26,14 +26,22 @@ class Recording:
 
 
 class Ring:
-    """The last decisions, oldest first out. Holding them costs little: snapshots share their requests, and indexes their fabrics."""
+    """The last decisions, oldest first out. Holding them costs little: snapshots share their requests, and indexes their fabrics.
 
-    def __init__(self, most: int = 1000) -> None:
-        self._kept: deque[tuple[Recording, FleetIndex | None]] = deque(maxlen=most)
+    Of a large fleet fewer are kept: an index whose fabric changed has that fabric's holders of its own, about 100 bytes a node.
+    """
+
+    def __init__(self, most: int = 1000, most_nodes: int = 1_000_000) -> None:
+        self._most = most
+        self._most_nodes = most_nodes
+        self._kept: deque[tuple[Recording, FleetIndex | None]] = deque()
 
     def add(self, snapshot: Snapshot, policy: Policy, plan: Plan, index: FleetIndex | None = None) -> None:
         """Remember a decision. `index`: the one that was given to `plan`, whose nodes and holds the snapshot then lacks."""
         self._kept.append((Recording(snapshot, policy, plan), index))
+        nodes = len(snapshot.nodes) if index is None else len(index.home)
+        while len(self._kept) > max(1, min(self._most, self._most_nodes // max(nodes + len(snapshot.pending), 1))):
+            self._kept.popleft()
 
     def dump(self) -> str:
         """All of them, one JSON text a line, for `phalanx plan --replay`."""

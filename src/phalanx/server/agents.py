@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import signal
@@ -29,6 +30,7 @@ LOG = logging.getLogger("phalanx.agents")
 
 PROTOCOL_VERSION = 1
 LAYER_PART = 2**20
+_REFUSED_S = 5.0                  # for an agent that is refused to read why and leave
 
 
 class Session:
@@ -100,7 +102,8 @@ class Agents(AgentsBase):
         a, r = member.assignment, member.rank
         match instruction:
             case ev.Start():
-                self._send(member.node_id, self._peers(gang))
+                if self._is_first_there(gang, member):
+                    self._send(member.node_id, self._peers(gang))
                 message = pb.ToAgent(start=pb.Start(assignment=a, rank=r))
             case ev.CheckPeers(_, addresses):
                 message = pb.ToAgent(check_peers=pb.CheckPeers(assignment=a, rank=r, addresses=addresses))
@@ -111,6 +114,11 @@ class Agents(AgentsBase):
             case _:
                 raise TypeError(f"{instruction} is not for an agent")
         self._send(member.node_id, message)
+
+    def _is_first_there(self, gang: Gang, member: Member) -> bool:
+        """Of a gang's members with one agent: what is for all of them is said once, before the first of them starts."""
+        session = self._sessions.get(member.node_id)
+        return next((m for m in gang.members if self._sessions.get(m.node_id) is session), member) is member
 
     def _peers(self, gang: Gang) -> pb.ToAgent:
         """Where all its ranks are: their agents heartbeat each other (design rule 3)."""
@@ -150,6 +158,10 @@ class Agents(AgentsBase):
         await stream.send_message(pb.ToAgent(welcome=welcome))
         if refusal:
             LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
+            with contextlib.suppress(TimeoutError):     # a stream that we end at once is reset before the refusal is read
+                async with asyncio.timeout(_REFUSED_S):
+                    while await stream.recv_message() is not None:
+                        pass
             return
         session = Session(first.register)
         if first.register.boottime_ms:
@@ -204,6 +216,7 @@ class Agents(AgentsBase):
             self._server.nodes.carry_over(old, record)
             unit.put(record)
             self._sessions[facts.node_id] = session
+            self._server.planning.fleet.node_changed(facts.node_id)
             if old is not None and old.boot_id != register.boot_id:
                 rebooted.add(facts.node_id)
         # Nodes that this agent had once and no longer names are gone from the fleet.
@@ -254,6 +267,7 @@ class Agents(AgentsBase):
         for node_id in session.node_ids:
             if self._sessions.get(node_id) is session:
                 del self._sessions[node_id]
+                self._server.planning.fleet.node_changed(node_id)
         self._server.planning.soon()
 
     # ------------------------------------------------------------ reports
@@ -277,21 +291,20 @@ class Agents(AgentsBase):
         event = self._event(session, report) if report is not None else None
         if event is None:
             return
-        known = False
-
-        def change(unit: Unit) -> None:
-            nonlocal known
-            known = self._server.gangs.dispatch(unit, report.assignment, event)
-            if isinstance(event, ev.Exited) and report.unkillable:
-                self._set_aside(unit, session, report)
-
         if isinstance(event, ev.Exited):
             await self._server.logs.ended(report.assignment, report.rank)
-        await self._server.act(change)
+        # Nobody waits for the disk: units are committed in the order of the reports, and what follows from one follows its commit.
+        self._server.act(lambda unit: self._apply(unit, session, report, event))
+
+    def _apply(self, unit: Unit, session: Session, report: Any, event: ev.Event) -> None:
+        known = self._server.gangs.dispatch(unit, report.assignment, event)
+        if isinstance(event, ev.Exited) and report.unkillable:
+            self._set_aside(unit, session, report)
         member = self._server.world[Member].get((report.assignment, report.rank))
         done_with = not known or (member is not None and member.state == MemberState.RELEASED)    # over, or its node had been given up
         if done_with and not isinstance(event, ev.Released):   # it may go
-            session.outgoing.put_nowait(pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank)))
+            release = pb.ToAgent(release=pb.Release(assignment=report.assignment, rank=report.rank))
+            unit.after(lambda: session.outgoing.put_nowait(release))
 
     def _set_aside(self, unit: Unit, session: Session, report: pb.Exited) -> None:
         """A container that SIGKILL does not end: it counts as ended, and nothing more starts on its node."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from phalanx.core.states import move_app
 from phalanx.model.app import App, AppState
-from phalanx.model.cluster import Cause, Member, MemberState
+from phalanx.model.cluster import Cause, MemberState
 from phalanx.model.refusal import Refusal, RefusalKind, invalid, not_found
-from phalanx.model.work import Call, Function
+from phalanx.model.work import Function
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Apps:
 
     def running_tasks(self, app_id: str) -> int:
         gone = (MemberState.EXITED, MemberState.RELEASED)
-        return sum(1 for member in self._server.world[Member].values() if member.app_id == app_id and member.state not in gone)
+        return sum(member.state not in gone for gang in self._server.gangs.of_app(app_id) for member in gang.members)
 
     def heartbeat(self, unit: Unit, app_id: str) -> None:
         """The client that owns the app is there. Beats are not rows: after a restart every client starts with its full time."""
@@ -149,7 +149,7 @@ class Apps:
 
     def has_work(self, app_id: str) -> bool:
         """An input of the app is not decided yet."""
-        return any(call.app_id == app_id and call.num_outputs < call.num_inputs for call in self._server.world[Call].values())
+        return self._server.calls.has_open(app_id)
 
     def input_decided(self, unit: Unit, app_id: str) -> None:
         """An output was written: a detached app without its client ends with its last one, once that is on disk."""

@@ -35,9 +35,13 @@ class Calls:
         self._outputs: dict[str, list[Output]] = {}     # call id -> decided outputs, by seq
         self._inputs: dict[str, list[Input]] = {}       # call id -> inputs
         self._chunks: dict[str, int] = {}               # call id -> chunks so far
+        self._open: dict[str, set[str]] = {}            # app id -> calls of which an input is not decided
 
     def load(self) -> None:
         world = self._server.world
+        for call in world[Call].values():
+            if call.num_outputs < call.num_inputs:
+                self._open.setdefault(call.app_id, set()).add(call.call_id)
         for item in world[Input].values():
             self._inputs.setdefault(item.call_id, []).append(item)
         for output in sorted(world[Output].values(), key=lambda o: o.seq):
@@ -50,6 +54,8 @@ class Calls:
         for table in (self._outputs, self._inputs, self._chunks):
             for call_id in call_ids:
                 table.pop(call_id, None)  # type: ignore[attr-defined]
+        for open_calls in self._open.values():
+            open_calls -= call_ids
 
     # ------------------------------------------------------------ what the client asks
 
@@ -88,6 +94,8 @@ class Calls:
             pool.add(item)
             items.append(item)
         call.num_inputs += len(items)
+        if items:
+            self._open.setdefault(call.app_id, set()).add(call.call_id)
         unit.put(call)
         self._wake_clusters(call.function_id)       # at once: their leases are later units, on disk with this one and never before it
         unit.after(self._server.planning.soon)
@@ -111,6 +119,10 @@ class Calls:
         call.inputs_finished = True
         unit.put(call)
         self._close_if_done(unit, call)
+
+    def has_open(self, app_id: str) -> bool:
+        """Is an input of the app not decided?"""
+        return app_id in self._open
 
     def inputs_of(self, call_id: str) -> list[Input]:
         return self._inputs.get(call_id, [])
@@ -242,11 +254,19 @@ class Calls:
         unit.put(output)
         outputs.append(output)
         call.num_outputs += 1
+        if call.num_outputs >= call.num_inputs:
+            self._decided(call)
         unit.put(call)
         self._close_if_done(unit, call)
         self._server.apps.input_decided(unit, call.app_id)
         unit.after(lambda: self._server.topics.wake(("outputs", call.call_id)))
         unit.after(lambda: self._server.topics.wake(("chunks", call.call_id)))
+
+    def _decided(self, call: Call) -> None:
+        open_calls = self._open.get(call.app_id, set())
+        open_calls.discard(call.call_id)
+        if not open_calls:
+            self._open.pop(call.app_id, None)
 
     def _close_if_done(self, unit: Unit, call: Call) -> None:
         if call.inputs_finished and call.num_outputs >= call.num_inputs and call.state != CallState.DONE:

@@ -25,6 +25,11 @@ class Containers:
         self._server = server
         self._told: set[tuple[str, str]] = set()      # (task, input) whose cancellation was sent
 
+    def forget(self) -> None:
+        """What was told to containers that have ended."""
+        gangs = self._server.gangs
+        self._told = {(task, i) for task, i in self._told if task in gangs.by_task and gangs.by_task[task].assignment in gangs.running}
+
     # ------------------------------------------------------------ the two barriers (design rule 2)
 
     async def hello(self, assignment: int, rank: int) -> None:

@@ -44,11 +44,13 @@ class FailedStarts:
         pool = self._server.gangs.pool(gang.assignment.function_id)
         pool.crashes.clear()
         pool.resting_until_ms, pool.resting_for = 0, ""
+        pool.stir()
 
     def started(self, gang: Gang) -> None:
         """Every rank said hello: the fleet did its part."""
         pool = self._server.gangs.pool(gang.assignment.function_id)
         pool.failed_starts = pool.not_before_ms = 0
+        pool.stir()
         for member in gang.members:
             self._server.planning.refusals.accepted(member.node_id)
 
@@ -60,7 +62,7 @@ class FailedStarts:
         if rests <= 0 and not self._server.gangs.works_elsewhere(gang):
             return
         nodes = ", ".join(dict.fromkeys(pool.crashes))
-        pool.resting_for = f"its last {len(pool.crashes)} starts failed in import or @enter, on {nodes}: {sentence.splitlines()[0]}"
+        pool.resting_for = f"its last {len(pool.crashes)} starts failed before they took an input, on {nodes}: {sentence.splitlines()[0]}"
         pool.resting_until_ms = retry_at_ms(self._server.now_ms(), max(rests, 1))
         self._look_at(pool.resting_until_ms)
 

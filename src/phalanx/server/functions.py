@@ -11,15 +11,14 @@ from modal_proto import api_pb2
 from phalanx.core.gpu import read_gpus
 from phalanx.core.validate import Rules, complaints, scaling_complaints
 from phalanx.model.app import App, Class, Image, Mount
-from phalanx.model.cluster import Member, MemberState
+from phalanx.model.cluster import MemberState
 from phalanx.model.fleet import Node
-from phalanx.model.node import NodeRecord
 from phalanx.model.refusal import Refusal, RefusalKind, invalid, not_found
-from phalanx.model.work import Call, CallState, Function, Input, InputState
+from phalanx.model.work import Function
 from phalanx.server import definition
 from phalanx.server.clients import OWN_PYTHON, ClientPackage
 from phalanx.server.definition import Asked
-from phalanx.server.snapshot import node_of
+from phalanx.server.pool import Pool
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -175,21 +174,20 @@ class Functions:
     def stats(self, function_id: str) -> Stats:
         """What waits and runs now."""
         function = self.get(function_id)
-        members = [m for m in self._server.world[Member].values() if m.function_id == function_id and m.state not in _GONE]
-        open_calls = {c.call_id for c in self._server.world[Call].values() if c.function_id == function_id and c.state != CallState.DONE}
-        inputs = [i for i in self._server.world[Input].values() if i.call_id in open_calls] if open_calls else []
-        running = sum(1 for i in inputs if i.state in (InputState.RUNNING, InputState.CANCELLING))
-        clusters = len({member.assignment for member in members})
+        pool = self._server.gangs.pools.get(function_id) or Pool(function_id)
+        alive = [[m for m in gang.members if m.state not in _GONE] for gang in pool.gangs.values()]
+        running = sum(len(gang.open) for gang in pool.gangs.values())
+        clusters = sum(bool(members) for members in alive)
         return Stats(
-            backlog=sum(1 for i in inputs if i.state == InputState.PENDING),
-            containers=len(members),
+            backlog=len(pool.waiting),
+            containers=sum(len(members) for members in alive),
             running_inputs=running,
             headroom=max(clusters * function.max_inputs - running, 0),
         )
 
     def fleet(self) -> tuple[Node, ...]:
         """Every node that was not removed, down ones too."""
-        return tuple(node_of(record, connected=True) for record in self._server.world[NodeRecord].values() if not record.removed)
+        return self._server.planning.fleet.facts()
 
     def _of_app(self, function_id: str, app_id: str) -> None:
         if self._functions[function_id].app_id != app_id:

@@ -6,6 +6,7 @@ messages go to agents and answers to containers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -38,11 +39,13 @@ class Gangs:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._ordinals = itertools.count()
         self._timers = GangTimers(server)
         self._failed_starts = FailedStarts(server)
         self.running: dict[int, Gang] = {}
         self.pools: dict[str, Pool] = {}
         self.by_task: dict[str, Member] = {}
+        self.touched: set[str] = set()              # functions whose demand may have changed since the last plan
 
     def load(self) -> None:
         """Rebuild the machines and queues from the rows, as they were at the last commit."""
@@ -77,7 +80,8 @@ class Gangs:
 
     def pool(self, function_id: str) -> Pool:
         if function_id not in self.pools:
-            self.pools[function_id] = Pool(function_id)
+            self.pools[function_id] = Pool(function_id, ordinal=next(self._ordinals), touched=self.touched)
+            self.touched.add(function_id)
         return self.pools[function_id]
 
     def of_app(self, app_id: str) -> list[Gang]:
@@ -197,7 +201,7 @@ class Gangs:
 
     def function_changed(self, unit: Unit, function_id: str) -> None:
         """A function was published, or its autoscaler settings changed: plan again."""
-        self.pool(function_id)
+        self.pool(function_id).stir()
         unit.after(self._server.planning.soon)
 
     def fleet_refuses(self, function: Function) -> str:
@@ -267,7 +271,8 @@ class Gangs:
         assignment, verdict = gang.assignment, gang.assignment.verdict
         if verdict is None or not assignment.clustered or verdict.cause not in _FAILURES:
             return
-        for line in (f"cluster {assignment.cluster_id} failed: {verdict.sentence}", *(f"  {line}" for line in verdict.others)):
+        what = "was preempted" if verdict.cause == Cause.PREEMPTED else "failed"
+        for line in (f"cluster {assignment.cluster_id} {what}: {verdict.sentence}", *(f"  {line}" for line in verdict.others)):
             self._server.logs.system_line(unit, assignment.app_id, assignment.function_id, line, cluster_id=assignment.cluster_id)
 
     def _over(self, unit: Unit, gang: Gang, dirty: dict[int, str]) -> None:

@@ -14,7 +14,6 @@ from phalanx.model.node import NodeRecord
 from phalanx.model.work import Function
 from phalanx.server.clients import OWN_PYTHON
 from phalanx.server.definition import ranked_of
-from phalanx.server.handles import app_layout
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
@@ -33,7 +32,7 @@ def container_spec(server: Server, function: Function, member: Member, gpu_choic
     assignment = server.world[Assignment].get(member.assignment)
     chosen = function.gpus[gpu_choice] if function.gpus else ["", 0, False]
     return ContainerSpec(
-        container_arguments=_arguments(server, function, member, definition).SerializeToString(),
+        container_arguments=server.arguments.of(function, member, definition, gpu_choice),
         layer_ids=_layers(server, function, python_version),
         environment=_environment(server, function, member, definition),
         python_version=python_version,
@@ -46,19 +45,6 @@ def container_spec(server: Server, function: Function, member: Member, gpu_choic
         gpu_count=int(str(chosen[1])),
         private_network=function.private_network,
         block_network=function.block_network,
-    )
-
-
-def _arguments(server: Server, function: Function, member: Member, definition: api_pb2.Function) -> api_pb2.ContainerArguments:
-    app: App = server.world[App][function.app_id]
-    return api_pb2.ContainerArguments(
-        task_id=member.task_id,
-        function_id=function.function_id,
-        app_id=function.app_id,
-        function_def=definition,
-        serialized_params=function.serialized_params,
-        environment_name=app.environment,
-        app_layout=app_layout(server.world, app, (dependency.object_id for dependency in definition.object_dependencies)),
     )
 
 

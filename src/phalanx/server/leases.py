@@ -56,6 +56,7 @@ class Leases:
         if agent_id in self._silent:
             self._silent.discard(agent_id)
             LOG.info("agent %s is heard of again", agent_id)
+            self._server.planning.fleet.agents_changed({agent_id})
             self._server.planning.soon()
 
     def is_silent(self, agent_id: str) -> bool:
@@ -88,6 +89,7 @@ class Leases:
         for agent_id in silent - self._silent:
             LOG.warning("agent %s is not heard of: its nodes take no work", agent_id)
         if silent != self._silent:
+            self._server.planning.fleet.agents_changed(silent ^ self._silent)
             self._silent = silent
             self._server.planning.soon()
         if silent:

@@ -55,6 +55,7 @@ class LogDisplay:
         self._server = server
         self._versions = itertools.count(1)
         self._shown: dict[str, dict[str, Shown]] = defaultdict(dict)
+        self._completed: dict[str, list[str]] = defaultdict(list)      # tasks, the first to end first
         self._waiting: dict[str, _Waiting] = {}
 
     def load(self) -> None:
@@ -91,6 +92,7 @@ class LogDisplay:
 
     def forget(self, app_id: str) -> None:
         self._shown.pop(app_id, None)
+        self._completed.pop(app_id, None)
 
     def _queue_line(self, function_id: str, waiting: _Waiting, what: str) -> None:
         # The client takes the position for seconds in the queue, and length == position for the end of waiting.
@@ -108,10 +110,13 @@ class LogDisplay:
         items = self._shown[app_id]
         items.pop(key, None)
         items[key] = item
-        completed = [key for key, item in items.items() if item.state == COMPLETED]
-        if len(completed) > 2 * KEPT_COMPLETED:
-            for old in completed[:KEPT_COMPLETED]:
-                del items[old]
+        if item.state == COMPLETED:
+            completed = self._completed[app_id]
+            completed.append(key)
+            if len(completed) > 2 * KEPT_COMPLETED:
+                for old in completed[:KEPT_COMPLETED]:
+                    items.pop(old, None)
+                del completed[:KEPT_COMPLETED]
         self._server.topics.wake(("logs", app_id))
 
     def _say(self, function_id: str) -> None:

@@ -92,9 +92,8 @@ class Nodes:
                 f"node '{node_id}' is away, and {_names(holders)} may still run there: wait until it is back or declared lost, "
                 "or say --dead if the machine is known to be off"
             ))  # fmt: skip
-        for gang in holders:
-            for rank in [m.rank for m in gang.members if m.node_id == node_id]:
-                self._server.gangs.dispatch(unit, gang.assignment.assignment, ev.NodeLost(rank, f"node {node_id} was removed as dead"))
+        if holders:
+            self._server.leases.node_is_dead(unit, node_id, "was removed as dead")
         record.removed = True
         unit.put(record)
         unit.after(self._server.planning.soon)

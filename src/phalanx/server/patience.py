@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,13 +44,16 @@ def allowed_wait_s(function: Function, fleet_wide_s: float) -> float | None:
     return seconds if 0 < seconds < math.inf else None
 
 
-def next_look_ms(snapshot: Snapshot, decided: Plan, others_ms: int | None) -> int | None:
-    """When what waits may be decided otherwise although nothing happened: a deadline, an expected start, a victim's time to itself."""
+def next_look_ms(snapshot: Snapshot, decided: Plan, others_ms: int | None, protected_ms: Iterable[int]) -> int | None:
+    """When what waits may be decided otherwise although nothing happened: a deadline, an expected start, a victim's time to itself.
+
+    `protected_ms`: when clusters may be stopped for others that were not to be stopped at once.
+    """
     waits = {wait.request_id: wait.reason.earliest_start_ms for wait in decided.waits}
     forecasts = (None if at is None else max(at, snapshot.now_ms + SOONEST_MS) for at in waits.values())
     dates = [others_ms, *forecasts, *(r.deadline_ms for r in snapshot.pending if r.request_id in waits)]
     if waits:
-        dates += [hold.preemptible_after_ms for hold in snapshot.holds]
+        dates += protected_ms
     return min((at for at in dates if at is not None and at > snapshot.now_ms), default=None)
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+import time
 from typing import TYPE_CHECKING, Any
 
 from phalanx.core import events as ev
-from phalanx.core.gang import Gang
 from phalanx.model.cluster import Cause
-from phalanx.model.fleet import Hold, Node, NodeState, Retention
+from phalanx.model.fleet import Node, Retention
 from phalanx.model.gpus import GpuChoice, accepted_types
-from phalanx.model.node import NodeRecord
 from phalanx.model.plan import Plan, Policy, Request, Reservation, Snapshot, Start
 from phalanx.model.reasons import Reason, sentence
 from phalanx.model.work import Function, Input
@@ -21,19 +19,23 @@ from phalanx.scheduler.explain import Explanation, explain
 from phalanx.scheduler.fit import can_ever_fit
 from phalanx.scheduler.plan import plan
 from phalanx.scheduler.predict import Durations, RecentWaits
-from phalanx.scheduler.record import Ring
-from phalanx.server.demand import demand, family_of
+from phalanx.scheduler.record import Recording, Ring, with_fleet
+from phalanx.server.demand import Demands
+from phalanx.server.fleet import Fleet
 from phalanx.server.patience import next_look_ms, waited_too_long
-from phalanx.server.preempting import is_idle, make_room, preemptible_after_ms
+from phalanx.server.preempting import make_room
 from phalanx.server.quotas import quotas_of
 from phalanx.server.retentions import request_ids
-from phalanx.server.snapshot import hold_of, node_of, request_of
+from phalanx.server.snapshot import family_of, request_of
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
 LOG = logging.getLogger("phalanx.planning")
+
+BUSY_S = 0.01       # a plan that took longer than this is not made at every turn: what comes meanwhile goes into the next together
+SHARE = 2           # and then planning takes at most every second moment of the loop
 
 
 class Planning:
@@ -44,31 +46,50 @@ class Planning:
         self._scheduled = False
         self._look: Any = None                      # the timer of the next look
         self._look_ms = 0
-        self._policy = Policy(grace_ms=server.config.grace_ms)
+        self._debug = server.config.extra.get("recount", "") == "yes"
+        self._policy = Policy(grace_ms=server.config.grace_ms, debug=self._debug)
+        self._never: tuple[tuple[Node, ...], dict[object, str]] = ((), {})     # what these nodes can never run, by kind of request
+        self._took_s = 0.0                          # the last turn
         self._reservations: tuple[Reservation, ...] = ()
         self._quotas = quotas_of(server.config.quotas)
         self._retentions: tuple[Retention, ...] = ()
         self._recent = RecentWaits()
         self._said: dict[str, str] = {}             # function id -> the sentence its users saw last
         self.durations = Durations()
+        self.fleet = Fleet(server, self.durations)
+        self._demands = Demands(server, self.fleet, self.durations)
         self.refusals = Refusals()
         self.ring = Ring()                          # the last decisions, for `phalanx plan --replay`
         self.waits: dict[str, Reason] = {}          # request id -> why it waits, as of the last plan
         self.requests: dict[str, Request] = {}      # of the last plan
 
+    def load(self) -> None:
+        """After the queues and gangs are there."""
+        self._demands.load()
+
     def soon(self) -> None:
-        """Plan at the next turn of the event loop."""
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+        """Plan at the next turn of the event loop; later where plans take long, so that the rest of the server goes on."""
+        if self._scheduled:
+            return
+        self._scheduled = True
+        loop = asyncio.get_running_loop()
+        if self._took_s < BUSY_S:
+            loop.call_soon(self._turn)
+        else:
+            loop.call_later(self._took_s * (SHARE - 1), self._turn)
 
     def never_fits(self, function: Function) -> str:
         """Why this fleet can never run the function, or an empty string; with no node registered yet nobody knows."""
-        records = self._records()
-        if not records:
+        nodes, request = self.fleet.facts(), request_of(function, "", 0)
+        if not nodes:
             return ""
-        reason = can_ever_fit(request_of(function, "new", 0), [node_of(record, connected=True) for record in records])
-        return sentence(reason) if reason else ""
+        if self._never[0] is not nodes:
+            self._never = (nodes, {})
+        kind = (request.size, request.ask, request.where, request.rdma, request.fabric_size)
+        if kind not in self._never[1]:
+            reason = can_ever_fit(request, nodes)
+            self._never[1][kind] = sentence(reason) if reason else ""
+        return self._never[1][kind]
 
     def waiting(self) -> list[tuple[Request, Reason]]:
         """What waits now, in the order of the queue, with its reason."""
@@ -79,23 +100,39 @@ class Planning:
         request_id = next((r for r in self.waits if self.requests[r].function_id == function_id), None)
         if request_id is None:
             return None
+        index = self.fleet.current(tuple(self._server.gangs.touched), self.refusals.aside(self._server.now_ms()))
         snapshot = self._snapshot(tuple(self.requests.values()))
-        return explain(snapshot, plan(snapshot, self._policy), request_id)
+        made = plan(snapshot, self._policy, index)
+        return explain(with_fleet(Recording(snapshot, self._policy, made), index).snapshot, made, request_id)
 
     def ran(self, function: Function, duration_ms: int) -> None:
         """An input ended by itself after this long: what the next is expected to take."""
         self.durations.seen(function.function_id, duration_ms, family_of(function))
+        self._server.gangs.touched.update(self.fleet.like(function))
 
     # ------------------------------------------------------------ one turn
 
     def _turn(self) -> None:
         self._scheduled = False
-        self._server.act(self._plan)
+        began = time.perf_counter()
+        try:
+            self._server.act(self._plan)
+        except Exception:
+            LOG.exception("planning failed")     # nobody else hears of it: the loop called us
+            raise
+        self._took_s = time.perf_counter() - began
 
     def _plan(self, unit: Unit) -> None:
-        wanted = demand(self._server, self.durations)
+        touched = set(self._server.gangs.touched)
+        self._server.gangs.touched.clear()
+        wanted = self._demands.current(touched)
+        if self._debug:
+            self._demands.recount()
         for number in wanted.surplus:
             self._server.gangs.dispatch(unit, number, ev.StopAsked(Cause.IDLE, "scaled down", graceful=True))
+        index = self.fleet.current(touched, self.refusals.aside(self._server.now_ms()))
+        if self._debug:
+            self.fleet.recount()
         self.requests = wanted.requests
         self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.requests))
         if not wanted.requests:
@@ -104,11 +141,11 @@ class Planning:
             self._tell()
             return
         snapshot = self._snapshot(tuple(wanted.requests.values()))
-        decided = plan(snapshot, self._policy)
-        self.ring.add(snapshot, self._policy, decided)
+        decided = plan(snapshot, self._policy, index)
+        self.ring.add(snapshot, self._policy, decided, index)
         self._reservations = decided.reserve
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
-        self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms))
+        self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms, self.fleet.protected.values()))
         for start in decided.starts:
             self._start(unit, start, wanted.inputs.get(start.request_id, ""))
         if decided.starts:
@@ -148,37 +185,10 @@ class Planning:
     # ------------------------------------------------------------ what the planner sees
 
     def _snapshot(self, pending: tuple[Request, ...]) -> Snapshot:
-        server = self._server
-        aside = self.refusals.aside(server.now_ms())
+        """Nodes and holds are in the index."""
         return Snapshot(
-            server.now_ms(),
-            nodes=tuple(self._node(record, aside.get(record.node_id, "")) for record in self._records()),
-            holds=tuple(self._hold(gang) for gang in server.gangs.running.values()),
-            pending=pending,
-            reservations=self._reservations,
-            retentions=self._retentions,
-            quotas=self._quotas,
+            self._server.now_ms(), pending=pending, reservations=self._reservations, retentions=self._retentions, quotas=self._quotas,
             recent_wait_ms=self._recent.mean_ms,
-        )
-
-    def _records(self) -> list[NodeRecord]:
-        return [record for record in self._server.world[NodeRecord].values() if not record.removed]
-
-    def _node(self, record: NodeRecord, aside: str) -> Node:
-        node = node_of(record, self._server.agents.is_connected(record.node_id))
-        return replace(node, state=NodeState.CORDONED, state_reason=aside) if aside and node.state == NodeState.UP else node
-
-    def _hold(self, gang: Gang) -> Hold:
-        """Its predicted end, where its function has a history, and whether it may be given up."""
-        function = self._server.world[Function][gang.assignment.function_id]
-        predicted = self.durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))
-        hold = hold_of(gang, function, gang.members)
-        ends_ms = hold.since_ms + predicted if predicted is not None else None
-        if gang.assignment.stopped_ms:
-            ends_ms = gang.assignment.stopped_ms + self._policy.grace_ms
-        return replace(
-            hold, warm=is_idle(self._server, gang), ending=not gang.is_counted, ends_ms=ends_ms,
-            preemptible_after_ms=preemptible_after_ms(self._server, gang),
         )  # fmt: skip
 
     # ------------------------------------------------------------ what users see

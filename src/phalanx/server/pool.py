@@ -25,12 +25,19 @@ class Pool:
     crashes: list[str] = field(default_factory=list)                    # nodes of the starts in a row whose import or @enter failed
     resting_until_ms: int = 0                                           # no starts before, for these
     resting_for: str = ""                                               # and what is said about it
+    ordinal: int = 0                                                    # pools in the order in which they were made
+    touched: set[str] = field(default_factory=set)                      # of all pools: whose demand may have changed since the last plan
+
+    def stir(self) -> None:
+        """What it wants may be something else now."""
+        self.touched.add(self.function_id)
 
     def add(self, item: Input) -> None:
         entry = _entry(item)
         at = bisect_left(self.waiting, entry)
         if entry not in self.waiting[at : at + 1]:
             self.waiting.insert(at, entry)
+        self.stir()
         if item.not_before_ms:
             self.delayed[item.input_id] = item.not_before_ms
 
@@ -40,6 +47,7 @@ class Pool:
         if entry in self.waiting[at : at + 1]:
             del self.waiting[at]
         self.delayed.pop(item.input_id, None)
+        self.stir()
 
     def ready(self, inputs: dict[str, Input], now_ms: int, most: int | None = None) -> list[Input]:
         """Waiting inputs whose retry delay is over, in order; the first few of them, for there may be many thousands."""

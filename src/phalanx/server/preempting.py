@@ -12,6 +12,7 @@ from phalanx.model.cluster import Cause
 from phalanx.model.plan import Plan, Request
 from phalanx.model.work import Function, Input
 from phalanx.scheduler.backoff import requeue_at_ms
+from phalanx.server.snapshot import is_spent
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ def make_room(server: Server, unit: Unit, decided: Plan, requests: Mapping[str, 
     Idle clusters are let go; those that work are interrupted, all ranks at once, and their inputs keep their place in the queue. What
     was done is in the store with the stop itself: after a restart nobody is stopped for the same call a second time.
     """
-    gangs = {gang.assignment.cluster_id: gang for gang in server.gangs.running.values()}
+    gangs = server.gangs.running
     for request_id, evicts in groupby(decided.evict, key=lambda evict: evict.for_request):
-        victims = [gangs[evict.holder_id] for evict in evicts]
+        victims = [gangs[server.planning.fleet.assignments[evict.holder_id]] for evict in evicts]
         item: Input = server.world[Input][inputs[request_id]]
         sentence = _sentence(server, requests[request_id])
         if any(not is_idle(server, gang) for gang in victims):
@@ -41,7 +42,7 @@ def make_room(server: Server, unit: Unit, decided: Plan, requests: Mapping[str, 
 
 def is_idle(server: Server, gang: Gang) -> bool:
     """A warm cluster that nobody uses, and that no input of its function waits for."""
-    running = gang.assignment.running_ms > 0 and gang.is_counted
+    running = gang.assignment.running_ms > 0 and gang.is_counted and not is_spent(gang, server.world[Function][gang.assignment.function_id])
     return running and not gang.open and not server.gangs.pool(gang.assignment.function_id).waiting
 
 

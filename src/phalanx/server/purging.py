@@ -94,6 +94,7 @@ class Purging:
         keys, gangs = self._server.input_keys, self._server.gangs
         for task_id in [task for task in keys if task not in gangs.by_task or gangs.by_task[task].assignment not in gangs.running]:
             del keys[task_id]
+        self._server.containers.forget()
 
     # ------------------------------------------------------------ apps
 
@@ -103,8 +104,10 @@ class Purging:
         stopped = {app.app_id for app in world[App].values() if app.drained and 0 < app.stopped_ms < before}
         old = stopped - {gang.assignment.app_id for gang in self._server.gangs.running.values()}     # a node may still have to clean up
         doomed = [one for kind in (AppVersion, Class, Function) for one in world[kind].values() if one.app_id in old] if old else []
-        for record in (*doomed, *self._server.secrets.unused(before)):
+        for record in doomed:
             unit.delete(record)
+        for secret in self._server.secrets.unused(before):      # what named them may just have gone
+            unit.delete(secret)
         for app_id in old:
             self._server.logs.forget(unit, app_id)
             unit.delete(world[App][app_id])
@@ -164,7 +167,13 @@ class Purging:
         apps, running = world[App], self._server.gangs.running
         over = (a for a in world[Assignment].values() if a.assignment not in running)
         ended = {a.assignment for a in over if a.app_id not in apps or (0 < a.ended_ms < before and not self._wrote(a))}
-        doomed: list[Any] = [one for one in world[Attempt].values() if one.input_id not in world[Input] and one.assignment not in running]
+        latest: dict[int, int] = {}     # a living cluster counts on from the highest position
+        for one in world[Attempt].values():
+            latest[one.assignment] = max(one.position, latest.get(one.assignment, 0))
+        doomed: list[Any] = [
+            one for one in world[Attempt].values()
+            if one.input_id not in world[Input] and (one.assignment not in running or one.position < latest[one.assignment])
+        ]  # fmt: skip
         if ended:
             doomed += [one for kind in (Assignment, Member) for one in world[kind].values() if one.assignment in ended]
         for record in doomed:

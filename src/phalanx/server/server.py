@@ -18,6 +18,7 @@ from phalanx.model.node import NodeRecord
 from phalanx.paths import Paths
 from phalanx.server.agents import Agents
 from phalanx.server.apps import Apps
+from phalanx.server.arguments import Arguments
 from phalanx.server.bugs import Bugs
 from phalanx.server.calls import Calls
 from phalanx.server.clients import Clients
@@ -46,7 +47,7 @@ from phalanx.store.database import Database
 from phalanx.store.hold import FileHold, Holder
 
 LOG = logging.getLogger("phalanx.server")
-LEASE = "FunctionGetInputs"
+GET_INPUTS = "FunctionGetInputs"
 
 
 def database_url(config: Config, paths: Paths) -> str:
@@ -75,11 +76,12 @@ class Server:
         self.world = World.load(self.database)
         self.topics = Topics()
         self._commits: set[asyncio.Task[None]] = set()
-        self.input_keys: dict[str, tuple[str, str]] = {}        # task -> the idempotency keys of its last two requests for inputs
+        self.input_keys: dict[str, tuple[str, str]] = {}    # task -> the idempotency keys of its last two requests for inputs
         self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
         self.leases = Leases(self)
         self.apps = Apps(self)
+        self.arguments = Arguments(self)
         self.blobs = Blobs(paths.blobs, config.durability)
         self.calls = Calls(self)
         self.clients = Clients(paths.clients)
@@ -110,6 +112,7 @@ class Server:
         self.logs.load()
         self.retentions.load()
         self.purging.start()
+        self.planning.load()
         self.planning.soon()
 
     def close(self) -> None:
@@ -193,7 +196,7 @@ class Server:
         return kept.answer if kept else None
 
     def keep_answer(self, unit: Unit, caller: Caller, rpc: str, answer: bytes) -> None:
-        if rpc == LEASE:
+        if rpc == GET_INPUTS:
             # A runner asks for inputs one request after the other: the third says that it has the answer to the first, which held
             # payloads and would be kept for nothing.
             before_last, last = self.input_keys.get(caller.name, ("", ""))

@@ -58,6 +58,11 @@ def where_of(function: Function) -> Where:
     )  # fmt: skip
 
 
+def family_of(function: Function) -> str:
+    """Functions of one name and size in other apps and earlier deploys are the same kind of work."""
+    return f"{function.name}/{function.size}"
+
+
 def request_of(
     function: Function, request_id: str, submitted_ms: int, pool: Pool | None = None, warm: bool = False, now_ms: int = 0,
     excluded: frozenset[str] = frozenset(),
@@ -72,6 +77,11 @@ def request_of(
         not_before_ms=max(pool.not_before_ms, pool.resting_until_ms) if pool else 0, warm=warm,
         backoff_why=pool.resting_for if pool and rests else "", priority=priority_of(function),
     )  # fmt: skip
+
+
+def is_spent(gang: Gang, function: Function) -> bool:
+    """Single use, and its input is decided: it is about to leave by itself, no place for another input and no idle cluster."""
+    return function.single_use and gang.took_inputs and not gang.open
 
 
 def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:

@@ -41,11 +41,13 @@ class Unit:
         key = self._world.key_of(record)
         self._world[type(record)][key] = record
         self._changed[(type(record), key)] = record
+        self._tell(record)
 
     def delete(self, record: Any) -> None:
         key = self._world.key_of(record)
         self._world[type(record)].pop(key, None)
         self._changed[(type(record), key)] = None
+        self._tell(record)
 
     def after(self, action: Callable[[], None]) -> None:
         """Run once the unit is on disk: messages to agents, answers, wake-ups. Must not raise."""
@@ -56,12 +58,15 @@ class Unit:
 
         Call exactly once, with no await since the first change.
         """
-        writes: list[Write] = []
-        for (record_class, key), record in self._changed.items():
-            records = self._database.records[record_class]
-            values = key if isinstance(key, tuple) else (key,)
-            writes.append((records, records.row(record) if record is not None else None, values))
+        writes: list[Write] = [
+            (self._database.records[record_class], record, key if isinstance(key, tuple) else (key,))
+            for (record_class, key), record in self._changed.items()
+        ]
         return self._finish(self._database.commit(writes) if writes else None)
+
+    def _tell(self, record: Any) -> None:
+        for changed in self._world.watchers.get(type(record), ()):
+            changed(record)
 
     async def _finish(self, written: asyncio.Future[None] | None) -> None:
         if written is not None:

@@ -6,6 +6,8 @@ a unit changes a record.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.model.app import App, AppVersion, Class, Environment, Image, Mount
@@ -30,6 +32,7 @@ class World:
     def __init__(self) -> None:
         self._tables: dict[type, dict[Any, Any]] = {record_class: {} for record_class in RECORD_CLASSES}
         self._keys: dict[type, tuple[str, ...]] = {record_class: record_class.KEY for record_class in RECORD_CLASSES}  # type: ignore[attr-defined]
+        self.watchers: dict[type, list[Callable[[Any], None]]] = defaultdict(list)
 
     @classmethod
     def load(cls, database: Database) -> World:
@@ -42,6 +45,10 @@ class World:
 
     def __getitem__(self, record_class: type) -> dict[Any, Any]:
         return self._tables[record_class]
+
+    def watch(self, record_class: type, changed: Callable[[Any], None]) -> None:
+        """Call this with every record of the class that a unit puts or deletes. It may change again in that unit: only note it."""
+        self.watchers[record_class].append(changed)
 
     def key_of(self, record: Any) -> Any:
         key = self._keys[type(record)]

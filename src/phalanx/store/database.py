@@ -8,10 +8,11 @@ on a warm cluster is put and leased by its ranks in the same moment: one fsync i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,22 @@ SCHEMA_VERSION = 1
 BEAT_S = 5.0            # while nothing is written, the hold is looked after this often: who lost it must not go on answering
 GATHER_TURNS = 4        # of the event loop: a long poll that a unit woke changes its own records two or three turns later
 
-Write = tuple[Records, dict[str, Any] | None, tuple[Any, ...]]   # (which table, the row or None to delete, its key)
+Write = tuple[Records, Any, tuple[Any, ...]]      # (which table, the record or None to delete, its key)
+Row = tuple[Records, dict[str, Any] | None, tuple[Any, ...]]
 
 
-Unit = tuple[list[Write], Future[None]]
+@dataclass
+class Batch:
+    """What one transaction writes, each row once, and who waits for it."""
+
+    rows: list[Row]
+    waiting: list[asyncio.Future[None]]
+    loop: asyncio.AbstractEventLoop
+
+    def done(self, error: StoreError | None) -> None:
+        """Tell all of them, in their loop: one call into it for the whole batch."""
+        with contextlib.suppress(RuntimeError):     # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(_tell, self.waiting, error)
 
 _OTHER_VERSION = "another version of phalanx wrote the state; start that one, or choose another --state"
 
@@ -48,9 +61,11 @@ class Database:
         self._url = url_of(url)
         self._engine = engine_of(self._url, durability)
         self._insert: Any = postgresql.insert if self._engine.dialect.name == "postgresql" else sqlite.insert
-        self._gathered: list[Unit] = []
-        self._latest: Future[None] | None = None
-        self._queue: queue.SimpleQueue[list[Unit] | None] = queue.SimpleQueue()
+        self._gathered: dict[tuple[str, tuple[Any, ...]], Write] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._loop: asyncio.AbstractEventLoop
+        self._latest: asyncio.Future[None] | None = None
+        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._upserts: dict[str, Any] = {}
         self._failed: BaseException | None = None
         self._file: FileHold | None = None
@@ -70,19 +85,30 @@ class Database:
             raise StoreError(f"a row of {records.name} can't be read ({error}): {_OTHER_VERSION}") from error
 
     def commit(self, writes: list[Write]) -> asyncio.Future[None]:
-        """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError."""
-        done: Future[None] = Future()
-        done.set_running_or_notify_cancel()     # who stops waiting does not stop the write, nor the writer
-        self._latest = done
-        self._gathered.append((writes, done))
-        if len(self._gathered) == 1:
-            self._hand_over_later(asyncio.get_running_loop(), GATHER_TURNS)
-        return asyncio.wrap_future(done)
+        """Take these writes in now; the future is done once they, and all taken in before, are on disk, or raises StoreError.
+
+        A record is read when its batch is handed to the writer: what units of one batch change again is written once, as the last left it.
+        Whoever changes a record commits without an await in between (server/unit.py), so at that moment no unit is half done.
+        """
+        loop = asyncio.get_running_loop()
+        is_first = not self._waiting
+        if is_first:
+            self._latest, self._loop = loop.create_future(), loop       # the batch's own, which no waiter can cancel
+            self._waiting.append(self._latest)
+        done: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(done)
+        for write in writes:
+            self._gathered[write[0].name, write[2]] = write
+        if is_first:
+            self._hand_over_later(loop, GATHER_TURNS)
+        return done
 
     async def caught_up(self) -> None:
         """Return once all that was taken in so far is on disk: before an answer tells what memory already knows."""
         if self._latest is not None and not self._latest.done():
-            await asyncio.wrap_future(self._latest)
+            latest = self._latest
+            await asyncio.wait((latest,))     # not the future itself: who stops waiting must not cancel it
+            latest.result()
 
     def close(self) -> None:
         """Write what is queued, then let go of the database."""
@@ -98,9 +124,16 @@ class Database:
             loop.call_soon(self._hand_over_later, loop, turns - 1)
 
     def _hand_over(self) -> None:
-        if self._gathered:
-            self._queue.put(self._gathered)
-            self._gathered = []
+        if not self._waiting:
+            return
+        gathered, waiting = self._gathered, self._waiting
+        self._gathered, self._waiting = {}, []
+        try:
+            rows = [(records, records.row(record) if record is not None else None, key) for records, record, key in gathered.values()]
+        except (TypeError, ValueError) as error:    # a value without a form in the store: memory is ahead of it from here on
+            _tell(waiting, StoreError(f"could not commit: {error}"))
+            return
+        self._queue.put(Batch(rows, waiting, self._loop))
 
     def _open(self, me: Holder) -> None:
         """Hold it, then make or upgrade its tables."""
@@ -171,22 +204,22 @@ class Database:
             while not self._queue.empty():
                 handed.append(self._queue.get())
             closing = None in handed
-            self._write_batch([unit for units in handed if units is not None for unit in units])
+            self._write_batches([batch for batch in handed if batch is not None])
 
-    def _write_batch(self, batch: list[Unit]) -> None:
+    def _write_batches(self, batches: list[Batch]) -> None:
         """All units or none. After a failure none ever again: nobody knows what of it is on disk, and the next process reads it there."""
         try:
             if self._failed is not None:
                 raise self._failed
-            if batch:
-                self._transact([write for writes, _ in batch for write in writes])
+            if batches:
+                self._transact([row for batch in batches for row in batch.rows])
         except BaseException as error:  # whatever it is: nothing may be acknowledged after it
             self._failed = error
-            for _, done in batch:
-                done.set_exception(StoreError(f"could not commit: {error}"))
+            for batch in batches:
+                batch.done(StoreError(f"could not commit: {error}"))
         else:
-            for _, done in batch:
-                done.set_result(None)
+            for batch in batches:
+                batch.done(None)
 
     def _beat(self) -> None:
         if self._failed is not None:
@@ -197,24 +230,39 @@ class Database:
             self._failed = error
             self.lost(error)
 
-    def _transact(self, writes: list[Write]) -> None:
+    def _transact(self, writes: list[Row]) -> None:
         with self._connection.begin():
             self._apply(writes)
             self._epoch.check(self._connection)
 
-    def _apply(self, writes: list[Write]) -> None:
+    def _apply(self, writes: list[Row]) -> None:
         """The last write of each row is what counts, so each row is written once, and each table by one statement for many rows."""
-        last: dict[str, dict[tuple[Any, ...], Write]] = {}
+        last: dict[str, dict[tuple[Any, ...], Row]] = {}
         for write in writes:
             last.setdefault(write[0].name, {})[write[2]] = write
         for by_key in last.values():
             records = next(iter(by_key.values()))[0]
             if rows := [row for _, row, _ in by_key.values() if row is not None]:
-                self._connection.execute(self._upsert(records), rows)
+                self._write_rows(records, rows)
             if gone := [key for _, row, key in by_key.values() if row is None]:
                 same_key = (records.table.c[name] == sa.bindparam(f"key_{name}") for name in records.key)
                 names = [f"key_{name}" for name in records.key]
                 self._connection.execute(sa.delete(records.table).where(*same_key), [dict(zip(names, key, strict=True)) for key in gone])
+
+    def _write_rows(self, records: Records, rows: list[dict[str, Any]]) -> None:
+        if self._engine.dialect.name != "sqlite":
+            self._connection.execute(self._upsert(records), rows)
+            return
+        # SQLite takes the values as they are: SQLAlchemy's own way through every one of them was a tenth of the server under load.
+        names = list(rows[0])
+        if records.name not in self._upserts:
+            changed = ", ".join(f'"{name}" = excluded."{name}"' for name in names if name not in records.key)
+            columns, key = (", ".join(f'"{name}"' for name in some) for some in (names, records.key))
+            self._upserts[records.name] = (
+                f'INSERT INTO "{records.name}" ({columns}) VALUES ({", ".join("?" * len(names))}) '
+                f"ON CONFLICT ({key}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
+            )
+        self._connection.exec_driver_sql(self._upserts[records.name], [tuple(row.values()) for row in rows])
 
     def _upsert(self, records: Records) -> Any:
         if records.name not in self._upserts:
@@ -225,3 +273,12 @@ class Database:
             self._upserts[records.name] = update
         return self._upserts[records.name]
 
+
+def _tell(waiting: list[asyncio.Future[None]], error: StoreError | None) -> None:
+    for done in waiting:
+        if done.done():     # who waited for it gave up: the write stands all the same
+            continue
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
