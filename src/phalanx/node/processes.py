@@ -18,6 +18,13 @@ def table() -> list[tuple[int, int, int, str]]:
     return rows
 
 
+def has_ended(pid: int) -> bool:
+    """Gone, or a zombie that its parent has not fetched yet."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] in "ZX"
+    return True
+
+
 def descendants(ancestor: int) -> set[int]:
     """Living ones, however deep; zombies left out."""
     children: dict[int, list[int]] = {}

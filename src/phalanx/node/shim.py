@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import itertools
 import os
+import select
 import selectors
 import signal
 import socket
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from . import forking, gpu_memory, namespaces, network, runtime
+from . import forking, gpu_memory, namespaces, network, processes, runtime
 from .control import Listener
 from .relay import Relay
 from .runtime import RuntimeFault
@@ -29,6 +30,7 @@ from .spool import STDERR, STDOUT, SYSTEM, SpoolWriter
 _READ = 64 * 1024
 _MEMORY_WATCH_SECONDS = 0.5
 _LINGER_SECONDS = 0.05
+_WAITER_SECONDS = 1.0       # from a forked process's end to its waiter's word: a turn of the kernel's scheduler
 _LEASE_LOOK_SECONDS = 3.0       # timers don't count time asleep, leases do
 _LEASE_SLACK_MS = 2_000         # the agent stops it by then, and says why; this is for when there is no agent
 _UNKILLABLE_SECONDS = 10.0
@@ -176,7 +178,7 @@ class Shim:
 
     def _stop(self, number: int, grace_ms: int, fenced: str = "") -> None:
         """Interrupt, and SIGKILL after the grace; asked twice, the shorter grace holds. `fenced`: why it must not run on."""
-        self._reap(0)   # one that has ended by itself was not stopped: the verdict over its gang turns on it
+        self._look_for_end()    # one that has ended by itself was not stopped: the verdict over its gang turns on it
         self.fenced = self.fenced or ("" if self.stopping else fenced)
         if self.phase == "prepared":
             self.stopping = True
@@ -260,6 +262,15 @@ class Shim:
                 self.main = 0
                 self.status = status
                 self._main_ended()
+
+    def _look_for_end(self) -> None:
+        """Has it ended by now? Of a forked process its waiter knows, which tells it a moment later."""
+        self._reap(0)
+        forked = self.runtime.forked
+        if forked is None or not self.main or not processes.has_ended(forked.pid):
+            return
+        if select.select([forked.status], [], [], _WAITER_SECONDS)[0]:
+            self._hear_status(0)
 
     def _hear_status(self, _events: int) -> None:
         """Of a process that a zygote forked, from its parent."""
