@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-full check bench proto clean
+.PHONY: demo test test-full weather check bench proto clean
 
 demo: $(VENV)/runs
 	scripts/demo
@@ -30,6 +30,10 @@ test: $(VENV)/installed
 test-full: $(VENV)/installed
 	$(BIN)/pytest
 	PHALANX_TEST_DATABASE=postgresql $(BIN)/pytest tests/harness -m "not full"
+
+# As long as one likes, from new seeds: make weather SECONDS=3600
+weather: $(VENV)/installed
+	PHALANX_WEATHER_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -s tests/weather -k "long_winter or ten_minutes"
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/launch.py $(BENCH)

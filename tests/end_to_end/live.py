@@ -70,7 +70,7 @@ class Live:
 
     def phalanx(self, command: str, *arguments: str) -> Ended:
         """A command of ours on this state folder."""
-        return _run([sys.executable, "-m", "phalanx.cli.main", command, "--state", str(self.paths.state), *arguments], self.env)
+        return _run([sys.executable, "-m", "phalanx.cli.main", command, *arguments, "--state", str(self.paths.state)], self.env)
 
     def modal(self, *arguments: str, version: str = NEWEST, patience_s: float = PATIENCE_S, **env: str) -> Ended:
         """A command of the stock client."""

@@ -41,6 +41,7 @@ class SteppedClock(RealClock):
     """Real time plus what a test adds. Timers fire when their time has come by either."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._added_ms = 0
         self._timers: list[tuple[int, int, _SteppedTimer]] = []
         self._numbers = itertools.count()

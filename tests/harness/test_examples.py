@@ -19,4 +19,4 @@ def test_an_example_deploys(control_plane: ControlPlane, name: str) -> None:
     deployed = control_plane.modal("deploy", str(EXAMPLES / name))
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
     functions = list(control_plane.server.world[Function].values())
-    assert functions and all(function.published and function.clustered for function in functions)
+    assert all(function.published for function in functions) and any(function.clustered for function in functions)

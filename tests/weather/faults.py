@@ -53,14 +53,22 @@ async def cut_connection(world: Any) -> None:
     world.some_host().cut_connection()
 
 
-async def cut_off(world: Any) -> None:
-    """A node that nobody reaches, up to beyond the outage limit."""
-    host = world.some_host()
+async def cut_off(world: Any, host: Any = None) -> None:
+    """A node that the control plane does not reach, up to beyond the outage limit."""
+    host = host or world.some_host()
     host.is_cut = True
     host.cut_connection()
     world.excuse(host, "cut")
     await asyncio.sleep(between(world, 1, 2400))
     host.is_cut = False
+
+
+async def leave_alone(world: Any) -> None:
+    """A node that reaches nobody: neither the control plane, nor its peers."""
+    host = world.some_host()
+    host.is_alone = True
+    await cut_off(world, host)
+    host.is_alone = False
 
 
 async def power_off(world: Any) -> None:
@@ -122,6 +130,6 @@ async def stop_container(world: Any) -> None:
 
 
 FAULTS: dict[Fault, float] = {
-    kill_server: 3, kill_server_in_commits: 1, fill_disk: 0.5, slow_disk: 0.5, kill_agent: 2, cut_connection: 2, cut_off: 1,
+    kill_server: 3, kill_server_in_commits: 1, fill_disk: 0.5, slow_disk: 0.5, kill_agent: 2, cut_connection: 2, cut_off: 1, leave_alone: 1,
     power_off: 1, kill_shim: 1, jump_clock: 0.5, rough_network: 1, refuse_starts: 0.5, fail_imports: 0.3, stop_container: 0.5,
 }  # fmt: skip

@@ -18,16 +18,19 @@ from typing import Any
 from grpclib.exceptions import StreamTerminatedError
 
 import phalanx.node.agent
+import phalanx.node.leases
 import phalanx.node.machine
 from phalanx.engines.local import LocalNode
 from phalanx.node.agent import Agent
 from phalanx.node.container import Container
 from phalanx.node.launching import LaunchFailed
+from phalanx.node.leases import Leases
+from phalanx.node.peers import Peers
 from phalanx.node.preparing import Refused
 from phalanx.node.spec import Exit, Spec
 from phalanx.protocol import agent_pb2 as pb
 from tests.weather.lives import Life, begin
-from tests.weather.plane import Away
+from tests.weather.plane import SLOWER, Away
 from tests.weather.wire import CUT, Connection
 
 Key = tuple[int, int]
@@ -42,6 +45,9 @@ class Host:
         self.agent: Agent | None = None
         self.life: Life | None = None
         self.is_cut = False                     # from the control plane
+        self.is_alone = False                   # from the other nodes
+        self.address = (f"10.9.0.{number}", 7000)
+        self.ear: WeatherPeers | None = None
         self.is_off = False
         self.boots = 0
         self.connection: Connection | None = None
@@ -83,7 +89,8 @@ class WeatherAgent(Agent):
     """The real agent, with a machine below it that is told what to do."""
 
     def __init__(self, host: Host, life: Life) -> None:
-        super().__init__(SimpleNamespace(tasks_socket=host, node=host.folder), 1, 8, "H100", "crun", host.world.config.join_secret, {})
+        paths = SimpleNamespace(node=host.folder, tasks_socket=host)
+        super().__init__(paths, 1, 8, "H100", "crun", host.world.config.join_secret, {})  # type: ignore[arg-type]
         self.host, self.life = host, life
         self.nodes = {host.name: host.node}
         self.agent_id = f"ag-{host.name}"
@@ -95,17 +102,8 @@ class WeatherAgent(Agent):
 
     async def live(self) -> None:
         await self._adopt()
-        await asyncio.gather(self._serve(), self._watch_outage())
-
-    async def _watch_outage(self) -> None:
-        """The real one, asleep while there is nothing to watch: it looks every second, which would be half of all events."""
-        while True:
-            while not self.lost_at_ms:
-                await asyncio.sleep(30)
-            watching = asyncio.ensure_future(super()._watch_outage())
-            while self.lost_at_ms:
-                await asyncio.sleep(30)
-            watching.cancel()
+        await self.leases.peers.open()
+        await asyncio.gather(self._serve(), self.leases.watch())
 
     async def _adopt(self) -> None:
         for spec in list(self.host.disk.values()):
@@ -114,6 +112,49 @@ class WeatherAgent(Agent):
             if container.remains:
                 self.preparer.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
             self.containers[container.key] = container
+        self.leases = WeatherLeases(self)
+        self.leases.adopt()
+
+
+class WeatherLeases(Leases):
+    """The real leases, over datagrams of this world."""
+
+    def __init__(self, agent: WeatherAgent) -> None:
+        super().__init__(agent.agent_id, agent.fleet.boot_id, agent.secret, agent.containers, agent.host.folder)
+        self.peers = WeatherPeers(agent, self)
+
+    def welcomed(self, welcome: pb.Welcome, registered_ms: int) -> None:
+        super().welcomed(welcome, registered_ms)
+        self._greet_seconds = 2.0 * SLOWER
+
+
+class WeatherPeers(Peers):
+    def __init__(self, agent: WeatherAgent, leases: WeatherLeases) -> None:
+        super().__init__(
+            agent.agent_id, agent.fleet.boot_id, agent.secret, phalanx.node.machine.boottime_ms,
+            lambda: leases.lease.is_away(phalanx.node.machine.boottime_ms()), leases._heard)
+        self._host, self._life = agent.host, agent.life
+
+    async def open(self, listen: str = "", memory: Path | None = None) -> None:
+        self._transport = self  # type: ignore[assignment]
+        self._host.ear = self
+
+    def close(self) -> None:
+        self._host.ear = None
+
+    def get_extra_info(self, name: str) -> Any:
+        return self._host.address
+
+    def sendto(self, data: bytes, address: tuple[str, int]) -> None:
+        to = next((host for host in self._host.world.hosts if host.address == address), None)
+        if to is None or to.is_off or to.is_alone or self._host.is_alone or self._life.dead:
+            return
+        delay_s = self._host.world.weather.some_delay_s()
+        asyncio.get_running_loop().call_later(delay_s, self._arrive, to, data)
+
+    def _arrive(self, to: Host, data: bytes) -> None:
+        if to.ear is not None and not to.ear._life.dead:
+            to.ear._life.do(to.ear.datagram_received, data, self._host.address)
 
 
 class WeatherLauncher:
@@ -151,10 +192,11 @@ class WeatherPreparer:
             world.truth.infra(ask.assignment, "a start was refused")
             raise Refused("runtime", f"the weather on {ask.node_id} is bad")
         folder = str(self.host.folder / f"{ask.assignment}-{ask.rank}")
+        Path(folder).mkdir(parents=True, exist_ok=True)
         spec = Spec(
             ask.assignment, ask.rank, ask.task_id, ask.task_secret, folder, "", folder, "", "process", node_id=ask.node_id,
             ipv6=f"fdaa::{ask.assignment:x}:{ask.rank:x}", ipv4=f"10.{ask.assignment % 250}.0.{ask.rank}",
-            command=[ask.function_name], environment={"size": str(ask.size)})
+            command=[ask.function_name], size=ask.size, grace_ms=ask.grace_ms)
         self.host.disk[key] = spec
         container = WeatherContainer(spec, self.launcher, send)
         try:
@@ -185,7 +227,7 @@ class WeatherContainer(Container):
         if shim is None or shim.phase in ("released", "dead"):
             raise ConnectionRefusedError("no shim listens")
         self._writer = shim
-        self.phase, self.started_ms = shim.phase, shim.started_ms
+        self.phase, self.started_ms, self.until_ms, self.reached_ms = shim.phase, shim.started_ms, shim.until_ms, shim.reached_ms
         self.ended = shim.ended
         shim.listener = self._hear_if_alive
         shim.on_death = self._shim_died
@@ -232,6 +274,8 @@ class Shim:
         self.rank: Any = None
         self._main: asyncio.Task[Any] | None = None
         self._kill_at = 0.0
+        self.until_ms = self.reached_ms = 0
+        self.fenced = ""
 
     @property
     def key(self) -> Key:
@@ -260,7 +304,9 @@ class Shim:
             case "start":
                 self._start()
             case "stop":
-                self._stop(message["signal"], message["grace_ms"])
+                self._stop(message["signal"], message["grace_ms"], message.get("fenced", ""))
+            case "lease":
+                self._lease(message["until_ms"], message["reached_ms"])
             case "check":
                 begin(self._check(message["id"], message["addresses"]))
             case "release":
@@ -283,7 +329,24 @@ class Shim:
         if self.phase in ("prepared", "running", "ended"):
             self._say(say="checked", id=number, silent=[])
 
-    def _stop(self, number: int, grace_ms: int) -> None:
+    def _lease(self, until_ms: int, reached_ms: int) -> None:
+        first, self.until_ms, self.reached_ms = not self.until_ms, until_ms, reached_ms
+        if first and until_ms:
+            self._watch_lease()
+
+    def _watch_lease(self) -> None:
+        if not self.until_ms or self.phase not in ("prepared", "running") or self.stopping:
+            return
+        left_ms = self.until_ms + 2_000 * SLOWER - phalanx.node.machine.boottime_ms()
+        if left_ms > 0:
+            asyncio.get_running_loop().call_later(left_ms / 1000, self._watch_lease)
+            return
+        self._stop(signal.SIGINT, self.spec.grace_ms, "the agent of its node was gone, and nobody could say that it may go on")
+
+    def _stop(self, number: int, grace_ms: int, fenced: str = "") -> None:
+        if fenced and not self.stopping:
+            self.fenced = fenced
+            self.host.world.truth.infra(self.spec.assignment, "fenced")
         if self.phase == "prepared":
             self.stopping = True
             self._end(Exit(sentence="stopped before it started", never_started=True))
@@ -313,7 +376,7 @@ class Shim:
         self._say(say="released", remains="")
 
     def _end(self, ended: Exit) -> None:
-        ended.boottime_ms = phalanx.node.machine.boottime_ms()
+        ended.boottime_ms, ended.fenced = phalanx.node.machine.boottime_ms(), self.fenced
         self.phase, self.ended = "ended", ended
         self._say(say="ended", exit=asdict(ended))
 
@@ -364,9 +427,10 @@ class Session:
 def patch_node(time: Any, patch: Callable[..., None]) -> None:
     """The agent's connection is the world's, and so is its time."""
     patch(phalanx.node.machine, "time", time)
+    patch(phalanx.node.leases, "_TICK_SECONDS", 1.0 * SLOWER)
     patch(phalanx.node.agent, "TasksChannel", Channel)
     patch(phalanx.node.agent, "Session", Session)
-    for module in (phalanx.node.agent,):
+    for module in (phalanx.node.agent, phalanx.node.leases):
         patch(module, "say", lambda *_: None)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from grpclib.exceptions import GRPCError
 
 import phalanx.api.calls
-import phalanx.api.transport
-import phalanx.server.agents
+import phalanx.core.lease
 import phalanx.server.clock
 import phalanx.server.containers
+import phalanx.server.leases
 import phalanx.server.logs
 import phalanx.server.server
 from phalanx.api.serve import servicers
@@ -32,20 +32,11 @@ from tests.weather.virtual_time import VirtualTime
 from tests.weather.wire import Connection, Weather
 
 MODAL = "1.6.4"
+SLOWER = 10         # heartbeats, and with them all leases: they would be most of all events
 
 
 class Away(ConnectionError):
     """Nobody answered: whether it had its effect nobody knows."""
-
-
-class NoExit:
-    """In the place of the module `os` where the server ends itself."""
-
-    def __init__(self, module: Any, leave: Callable[[int], None]) -> None:
-        self._module, self._exit = module, leave
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
 
 
 class Plane:
@@ -72,13 +63,13 @@ class Plane:
 
     def _patch(self, time: VirtualTime, patch: Callable[..., None]) -> None:
         for module in (
-            phalanx.server.agents, phalanx.server.containers, phalanx.server.clock, phalanx.server.logs, phalanx.api.calls
+            phalanx.server.containers, phalanx.server.clock, phalanx.server.logs, phalanx.api.calls
         ):  # fmt: skip
             patch(module, "time", time, raising=False)
-        for module in (phalanx.server.server, phalanx.api.transport):
-            patch(module, "os", NoExit(module.os, self._left_by_itself))  # type: ignore[attr-defined]
-        patch(phalanx.server.agents, "HEARTBEAT_MS", 60_000)     # beats only correct clocks
-        patch(phalanx.server.server, "Database", lambda url, classes, durability: Handle(self.rows, classes))
+        patch(phalanx.core.lease, "MARGIN_MS", phalanx.core.lease.MARGIN_MS * SLOWER)
+        for name in ("TICK_MS", "_MOST_MS", "_SILENT_MS"):
+            patch(phalanx.server.leases, name, getattr(phalanx.server.leases, name) * SLOWER)
+        patch(phalanx.server.server, "Database", lambda url, classes, durability, me: Handle(self.rows, classes))
 
     @property
     def is_up(self) -> bool:
@@ -92,6 +83,7 @@ class Plane:
 
     def _start(self, life: Life) -> None:
         self.server = Server(self.config, self.paths, LifeClock(life), random.Random(self.randomness.random()))
+        self.server.end_process = self._left_by_itself
         self.server.clients = OneClient()  # type: ignore[assignment]
         self.server.start()
         self._transport = Transport(self.server, servicers(self.server))
@@ -102,13 +94,14 @@ class Plane:
             return
         assert self.life is not None
         self.server.database.dead = True  # type: ignore[attr-defined]
+        self.server._hold.release()
         self.life.kill()
         for connection in self._connections:
             connection.cut()
         self._connections.clear()
         asyncio.get_running_loop().call_later(away_s, self.start)
 
-    def _left_by_itself(self, code: int) -> None:
+    def _left_by_itself(self) -> None:
         self.kill(self.randomness.uniform(0.1, 5))
 
     def _before(self) -> None:

@@ -33,8 +33,8 @@ class Rank:
         self.shim, self.host, self.world = shim, shim.host, shim.host.world
         self.spec = shim.spec
         self.function = self.world.functions[self.spec.command[0]]
-        self.size = int(self.spec.environment["size"])
-        self.open_inputs: set[str] = set()
+        self.size = self.spec.size
+        self.open_inputs: dict[str, int] = {}     # input id -> attempt
         self._interrupted = asyncio.Event()
         self._cancelled: set[str] = set()
         self._cancel_wake = asyncio.Event()
@@ -126,21 +126,21 @@ class Rank:
     async def _work(self, item: Any) -> None:
         world, function = self.world, self.function
         await self._or_interrupted(asyncio.sleep(0))
-        attempt = world.truth.input_began(self, item)
-        self.open_inputs.add(item.input_id)
+        world.truth.input_began(self, item)
+        self.open_inputs[item.input_id] = item.retry_count + 1
         self._cancel_wake.set()
         program = function.program(item.input_id, item.retry_count, self.spec.rank, self.size)
         self.ignores_signals = program.stubborn
         try:
-            result = await self._run(program, item, attempt)
+            result = await self._run(program, item)
         finally:
             self.ignores_signals = False
-            self.open_inputs.discard(item.input_id)
+            self.open_inputs.pop(item.input_id, None)
             world.truth.input_left(self, item)
         output = api_pb2.FunctionPutOutputsItem(input_id=item.input_id, result=result, retry_count=item.retry_count)
         await self._ask("FunctionPutOutputs", api_pb2.FunctionPutOutputsRequest(outputs=[output]))
 
-    async def _run(self, program: Any, item: Any, attempt: int) -> Any:
+    async def _run(self, program: Any, item: Any) -> Any:
         ends = asyncio.get_running_loop().time() + program.seconds
         while (left := ends - asyncio.get_running_loop().time()) > 0:
             if self._interrupted.is_set():

@@ -57,6 +57,7 @@ class Handle:
         self._writing: asyncio.Task[None] | None = None
         self._failed: StoreError | None = None
         self.dead = False
+        self.lost: Callable[[BaseException], None] = lambda error: None
 
     def load(self, record_class: type) -> list[Any]:
         records = self.records[record_class]

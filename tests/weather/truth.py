@@ -39,14 +39,15 @@ class Truth:
         self.world = world
         self.wrong: list[str] = []
         self.calls: dict[str, CallTruth] = {}
-        self.faults: dict[str, set[int]] = defaultdict(set)             # input id -> assignments in which its program failed
-        self.hangs: dict[str, set[int]] = defaultdict(set)              # input id -> assignments in which it never ends by itself
+        self.faults: dict[str, set[int]] = defaultdict(set)             # input id -> attempts in which its program failed
+        self.hangs: dict[str, set[int]] = defaultdict(set)              # input id -> attempts that never end by themselves
         self.import_faults: dict[str, int] = defaultdict(int)           # function name -> containers that failed before an input
         self.infra_of: dict[int, list[str]] = defaultdict(list)         # assignment -> what hit it
         self.returns: dict[str, set[int]] = defaultdict(set)            # input id -> assignments whose rank 0 returned
         self.alive: dict[str, dict[Any, Any]] = defaultdict(dict)       # host name -> rank objects
         self.running: dict[str, dict[Any, int]] = defaultdict(dict)     # input id -> rank object -> assignment
         self.holders: dict[str, dict[int, bool]] = defaultdict(dict)    # node id -> assignments not ended -> whole
+        self.uncharged: dict[str, int] = defaultdict(int)               # input id -> restarts for somebody else's wish
         self.counts: dict[str, int] = defaultdict(int)
 
     def say_wrong(self, sentence: str) -> None:
@@ -86,7 +87,7 @@ class Truth:
                 self.say_wrong(f"input {item.input_id} runs in assignment {number} while {assignment} runs it on {other.host.name}")
         self.running[item.input_id][rank] = number
         if rank.function.hangs(item.input_id, item.retry_count):
-            self.hangs[item.input_id].add(number)
+            self.hangs[item.input_id].add(item.retry_count + 1)
         self.counts["deliveries"] += 1
         return number
 
@@ -96,9 +97,9 @@ class Truth:
     def user_fault(self, rank: Any, input_id: str, kind: str) -> None:
         self.counts[f"user {kind}"] += 1
         if input_id:
-            self.faults[input_id].add(rank.spec.assignment)
-            for other in rank.open_inputs:      # a process that dies takes all of them with it
-                self.faults[other].add(rank.spec.assignment)
+            self.faults[input_id].add(rank.open_inputs[input_id])
+            for other, attempt in rank.open_inputs.items() if kind != "exception" else ():
+                self.faults[other].add(attempt)     # a process that dies takes all of them with it
         else:
             self.import_faults[rank.function.name] += 1
             self.infra(rank.spec.assignment, "import")
@@ -121,6 +122,10 @@ class Truth:
         result, function = item.result, call.function
         what = f"{call.call_id} ({function}) output {item.idx} of {item.input_id}"
         self.counts[f"outputs {Result.GenericStatus.Name(result.status)[15:].lower()}"] += 1
+        row = self._rows("input").get((item.input_id,))
+        was_late = row is not None and result.status == Result.GENERIC_STATUS_TIMEOUT
+        if was_late and any(excuse in self.infra_of[row["assignment"]] for excuse in EXCUSES):
+            self.hangs[item.input_id].add(row["attempt"])
         faults = len(self.faults[item.input_id] | self.hangs[item.input_id])
         match result.status:
             case Result.GENERIC_STATUS_SUCCESS:
@@ -133,7 +138,6 @@ class Truth:
                     self.say_wrong(f"{what} was terminated, and nobody asked for that: {result.exception}")
             case Result.GENERIC_STATUS_INTERNAL_FAILURE:
                 budget = self.world.infra_budget
-                row = self._rows("input").get((item.input_id,))
                 if row is not None and row["infra_failures"] <= budget:
                     self.say_wrong(f"{what} was given up after {row['infra_failures']} restarts of {budget}: {result.exception}")
             case _:
@@ -211,29 +215,31 @@ class Truth:
                 self._charged(input_id, old)
             if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING:
                 self._in_order(input_id, new)
-        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + new["unpaid_restarts"]:
+            spent = new["user_failures"] + new["infra_failures"] - old["user_failures"] - old["infra_failures"]
+            if old["state"] == InputState.RUNNING and new["state"] == InputState.PENDING and not spent:
+                self.uncharged[input_id] += 1
+                self.counts["uncharged restarts"] += 1
+        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + self.uncharged[input_id]:
             self.say_wrong(
                 f"input {input_id} is at attempt {new['attempt']} after {new['user_failures']} failures of its own and "
-                f"{new['infra_failures']} others and {new['unpaid_restarts']} that nobody paid")
+                f"{new['infra_failures']} others")
         call = self.calls.get(new["call_id"])
         if call is not None and new["user_failures"] > call.function.retries:
             self.say_wrong(f"input {input_id} failed {new['user_failures']} times of its own, with {call.function.retries} retries")
 
-    def import_faults_of(self, call_id: str) -> int:
-        call = self.calls.get(call_id)
-        return self.import_faults[call.function.name] if call is not None else 1
-
     def _charged(self, input_id: str, old: Any) -> None:
         """A failure was charged to the user's budget: it was one."""
-        if old["state"] == InputState.PENDING:      # a start that failed in import or @enter: an attempt of all that waited for it
-            if not self.import_faults_of(old["call_id"]):
-                self.say_wrong(f"input {input_id} was charged with a start of its function that no program failed")
+        if old["state"] == InputState.PENDING:
+            name = self._rows("function")[old["function_id"],]["name"]
+            if not self.import_faults[name]:
+                self.say_wrong(f"input {input_id} was charged with a failure while it waited, and no import of {name} failed")
             return
         number = old["assignment"]
         verdict = json.loads(self._rows("assignment")[number,]["verdict"] or "null")
         late = verdict is not None and verdict["cause"] == "timeout"
-        failed = number in self.faults[input_id] or (late and number in self.hangs[input_id])
-        if not failed and not any(excuse in self.infra_of[number] for excuse in EXCUSES):
+        if late and any(excuse in self.infra_of[number] for excuse in EXCUSES):
+            self.hangs[input_id].add(old["attempt"])
+        if old["attempt"] not in self.faults[input_id] and not (late and old["attempt"] in self.hangs[input_id]):
             self.say_wrong(
                 f"input {input_id} was charged with a failure in assignment {number}, where its program did not fail; "
                 f"what hit it: {self.infra_of[number]}; the verdict: {verdict and verdict['sentence']}")

@@ -52,6 +52,7 @@ def put(gang: GangRecords, event: ev.Put, now_ms: int) -> list[ev.Instruction]:
     for overdue in gang.overdue:
         if overdue.input_id == event.input_id and event.attempt in (0, overdue.attempt):
             overdue.results.setdefault(event.rank, event.result)
+            gang.touch(overdue)     # or a restart takes the rank for busy, and interrupts what it runs by then
     attempt = gang.attempt(event.input_id)
     if attempt is None or event.rank in attempt.results or event.attempt not in (0, attempt.attempt):
         return []
