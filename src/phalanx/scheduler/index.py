@@ -238,8 +238,9 @@ class _Draft:
             self.holds[hold.holder_id] = hold      # the common case: only its end or state changed
             if old.ends_ms != hold.ends_ms:
                 end_ms = NEVER if hold.ends_ms is None else hold.ends_ms
-                for name in dict.fromkeys(self.home[n] for n in hold.node_ids if n in self.home):
-                    self._move_end(self._own(name), hold.holder_id, end_ms)
+                for name in dict.fromkeys(map(self.home.get, hold.node_ids)):
+                    if name is not None:
+                        self._move_end(self._own(name), hold.holder_id, end_ms)
             return
         if old is not None:
             self.end_hold(hold.holder_id)
@@ -266,34 +267,42 @@ class _Draft:
         self._place(hold, False)
 
     def _place(self, hold: Hold, here: bool) -> None:
-        """Put a hold onto its nodes, or take it off."""
-        name, fabric = "", Fabric("")
-        touched: dict[str, None] = {}
+        """Put a hold onto its nodes, or take it off. Nodes that left the fleet before it are passed over."""
+        by_fabric: dict[str, list[str]] = {}
+        home = self.home
         for node_id in dict.fromkeys(hold.node_ids):
-            home = self.home.get(node_id)
-            if home is None:
-                continue      # the node left the fleet before its holder
-            if home != name:
-                name, fabric = home, self._own(home)
-                touched[name] = None
-            if hold.whole:
-                self._hold_node(fabric, node_id, hold.holder_id, here)
-            else:
-                self._share_node(fabric, node_id, hold.holder_id, here)
-        if hold.whole:
-            for name in touched:
-                self._release_of(self.fabrics[name], hold.holder_id)
+            name = home.get(node_id)
+            if name is not None:
+                by_fabric.setdefault(name, []).append(node_id)
+        for name, node_ids in by_fabric.items():
+            fabric = self._own(name)
+            if not hold.whole:
+                for node_id in node_ids:
+                    self._share_node(fabric, node_id, hold.holder_id, here)
+                continue
+            self._hold_nodes(fabric, node_ids, hold.holder_id, here)
+            self._release_of(fabric, hold.holder_id)
 
-    def _hold_node(self, fabric: Fabric, node_id: str, holder: str, here: bool) -> None:
-        counts = node_id not in fabric.shares and fabric.nodes[node_id].state is NodeState.UP
-        if here:
-            if counts and node_id not in fabric.holder:
-                self._remove_free(fabric, node_id)
-            fabric.holder[node_id] = holder
-        elif fabric.holder.get(node_id) == holder:
-            del fabric.holder[node_id]
-            if counts:
-                self._add_free(fabric, node_id)
+    def _hold_nodes(self, fabric: Fabric, node_ids: list[str], who: str, here: bool) -> None:
+        """By cell, so that the lists of a cell are looked up once for all of a gang's nodes in it."""
+        holder, shares, nodes, cells = fabric.holder, fabric.shares, fabric.nodes, fabric.cells
+        changed: dict[Cell, list[str]] = {}
+        for node_id in node_ids:
+            if here:
+                counts = node_id not in holder
+                holder[node_id] = who
+            else:
+                counts = holder.get(node_id) == who
+                if not counts:
+                    continue
+                del holder[node_id]
+            if counts and node_id not in shares and nodes[node_id].state is NodeState.UP:
+                changed.setdefault(cells[node_id], []).append(node_id)
+        for cell, theirs in changed.items():
+            if here:
+                self._remove_all_free(fabric, cell, theirs)
+            else:
+                self._add_all_free(fabric, cell, theirs)
 
     def _share_node(self, fabric: Fabric, node_id: str, holder: str, here: bool) -> None:
         self._uncount(fabric, node_id)
@@ -331,18 +340,25 @@ class _Draft:
             _forget(fabric, node_id)
 
     def _add_free(self, fabric: Fabric, node_id: str) -> None:
-        cell = fabric.cells[node_id]
-        fabric.free.setdefault(cell.shape, {}).setdefault(cell.domain, [])
-        insort(self._ids(fabric, cell), node_id)
-        fabric.free_count[cell.shape] = fabric.free_count.get(cell.shape, 0) + 1
+        self._add_all_free(fabric, fabric.cells[node_id], [node_id])
 
     def _remove_free(self, fabric: Fabric, node_id: str) -> None:
-        cell = fabric.cells[node_id]
+        self._remove_all_free(fabric, fabric.cells[node_id], [node_id])
+
+    def _add_all_free(self, fabric: Fabric, cell: Cell, node_ids: list[str]) -> None:
+        fabric.free.setdefault(cell.shape, {}).setdefault(cell.domain, [])
         ids = self._ids(fabric, cell)
-        del ids[bisect_left(ids, node_id)]
+        for node_id in node_ids:
+            insort(ids, node_id)
+        fabric.free_count[cell.shape] = fabric.free_count.get(cell.shape, 0) + len(node_ids)
+
+    def _remove_all_free(self, fabric: Fabric, cell: Cell, node_ids: list[str]) -> None:
+        ids = self._ids(fabric, cell)
+        for node_id in node_ids:
+            del ids[bisect_left(ids, node_id)]
         if not ids:
             del fabric.free[cell.shape][cell.domain]
-        fabric.free_count[cell.shape] -= 1
+        fabric.free_count[cell.shape] -= len(node_ids)
         if not fabric.free_count[cell.shape]:
             del fabric.free_count[cell.shape], fabric.free[cell.shape]
 
