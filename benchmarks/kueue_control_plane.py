@@ -152,10 +152,10 @@ class Client:
 class Run:
     """The clients: makes the functions, creates the workloads at their times, collects the results."""
 
-    def __init__(self, client: Client, generator: Generator, reuse: bool) -> None:
+    def __init__(self, client: Client, generator: Generator, reuse: bool, scale: float) -> None:
         self._client = client
         self._reuse = reuse
-        self.queues = [Queue(q.workspace, kind) for q in generator.quotas() for kind in generator.workloads if kind.count]
+        self.queues = queues_of(generator, scale)
         self.total = sum(queue.kind.count for queue in self.queues)
         self._apps: dict[str, str] = {}         # queue -> its app
         self.began = self.over = 0.0
@@ -233,15 +233,19 @@ class Run:
             await asyncio.sleep(HEARTBEAT_S)
 
 
-def scaled(generator: Generator, share: float) -> Generator:
-    """The same with fewer workloads of each class: a shorter run of the same load."""
-    return dataclasses.replace(
-        generator, workloads=tuple(dataclasses.replace(k, count=max(1, round(k.count * share))) for k in generator.workloads)
-    )
+def queues_of(generator: Generator, scale: float) -> list[Queue]:
+    """Every class of every queue. A scale below 1 leaves fewer workloads of each: a shorter run of the same load."""
+    found = []
+    for n, quota in enumerate(generator.quotas()):
+        for kind in generator.workloads:
+            count = int((n + 1) * kind.count * scale) - int(n * kind.count * scale)
+            if count:
+                found.append(Queue(quota.workspace, dataclasses.replace(kind, count=count)))
+    return found
 
 
 async def measure(plane: Plane, generator: Generator, options: argparse.Namespace) -> Run:
-    run = Run(await Client.connect(plane), generator, options.reuse)
+    run = Run(await Client.connect(plane), generator, options.reuse, options.scale)
     await run.prepare()
     plane.counts_from = plane.cpu_s()
     gc.collect()
@@ -280,7 +284,7 @@ def main() -> int:
     parser.add_argument("--profile", default="", metavar="FILE", help="cProfile of the server")
     parser.add_argument("--keep", action="store_true", help="keep the state folder, with the logs")
     options = parser.parse_args()
-    generator = scaled(read_generator(options.generator), options.scale)
+    generator = read_generator(options.generator)
     folder = Path(tempfile.mkdtemp(prefix="pk-"))
     plane = Plane(folder, generator, options)
     try:
