@@ -29,6 +29,7 @@ test: $(VENV)/installed
 
 test-full: $(VENV)/installed
 	$(BIN)/pytest
+	PHALANX_TEST_DATABASE=postgresql $(BIN)/pytest tests/harness -m "not full"
 
 # As long as one likes, from new seeds: make weather SECONDS=3600
 weather: $(VENV)/installed

@@ -68,7 +68,7 @@ def plane_of(folder: Path, database: str) -> Iterator[PlaneApart]:
 
 def writes(plane: PlaneApart, folder: Path, options: argparse.Namespace) -> list[Row]:
     with loads.fleets(plane, options.agents):
-        function_id = Caller(plane).function()
+        function_id, before = Caller(plane).function(), plane.cpu_s()
         with loads.backups(plane, folder) as sizes:
             waits = loads.write_for(plane, function_id, options.clients, options.seconds)
     assert not waits.errors, waits.errors
@@ -76,6 +76,7 @@ def writes(plane: PlaneApart, folder: Path, options: argparse.Namespace) -> list
     return [
         (f"writes: {options.agents} agents, {options.clients} clients, {options.seconds:.0f} s", f"{len(waits.ms)} calls, {rate:.0f}/s"),
         ("writes: a call is acknowledged", told(waits)),
+        ("writes: processor time of the server for a whole call", f"{(plane.cpu_s() - before) / len(waits.ms) * 1000:.1f} ms"),
         ("writes: backups meanwhile", f"{len(sizes)}, the last {sizes[-1] / 2**20:.1f} MiB"),
     ]
 
@@ -99,9 +100,9 @@ def waiting(plane: PlaneApart, folder: Path, options: argparse.Namespace) -> lis
 
 def spawned(plane: PlaneApart, folder: Path, options: argparse.Namespace) -> list[Row]:
     function_id, other = loads.many_functions(plane, 2)
-    before, began = plane.memory_mib(), time.monotonic()
+    before, began, used = plane.memory_mib(), time.monotonic(), plane.cpu_s()
     waits = loads.spawn(plane, function_id, options.spawned)
-    took, memory = time.monotonic() - began, plane.memory_mib()
+    took, memory, used = time.monotonic() - began, plane.memory_mib(), plane.cpu_s() - used
     asked = loads.ask_status(plane, other)
     plane.kill()
     plane.start()
@@ -114,6 +115,7 @@ def spawned(plane: PlaneApart, folder: Path, options: argparse.Namespace) -> lis
     return [
         (f"spawned: {options.spawned} calls of one app", f"{took:.0f} s, {options.spawned / took:.0f}/s, {memory - before:.0f} MiB more"),
         ("spawned: a call is acknowledged", told(waits)),
+        ("spawned: processor time of the server for a call", f"{used / options.spawned * 1000:.2f} ms"),
         ("spawned: a question beside them", told(asked)),
         ("spawned: kill -9 and start until it serves", f"{restart:.1f} s"),
         ("spawned: the first 2,000 of them run by fakes", f"{rate:.0f}/s"),

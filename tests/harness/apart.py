@@ -76,6 +76,12 @@ class PlaneApart(ControlPlane):
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) / 1024
 
+    def cpu_s(self) -> float:
+        """What the server's process has used since it began."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def log(self) -> str:
         return (self.folder / "server.log").read_text()
 

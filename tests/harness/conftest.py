@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ OVER_BOTH_DATABASES = pytest.mark.parametrize("database", ["sqlite", pytest.para
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The control plane's database as the configuration names it: SQLite in the state folder, unless a test asks for another."""
-    if getattr(request, "param", "sqlite") == "sqlite":
+    """The control plane's database as the configuration names it: SQLite in the state folder, unless a test, or who runs them
+    (PHALANX_TEST_DATABASE=postgresql), asks for another."""
+    kind = getattr(request, "param", os.environ.get("PHALANX_TEST_DATABASE", "sqlite"))
+    if kind == "sqlite":
         yield ""
         return
-    with fresh_database(request.param, tmp_path) as url:
+    with fresh_database(kind, tmp_path) as url:
         yield url
 
 

@@ -52,6 +52,7 @@ def backups(plane: PlaneApart, folder: Path) -> Iterator[list[int]]:
     def go_on() -> None:
         while not stop.is_set():
             sizes.append(archive.write(plane.paths, plane.config, folder / "backup.tar"))
+            stop.wait(1)
 
     thread = threading.Thread(target=go_on)
     thread.start()

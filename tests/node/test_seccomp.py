@@ -12,7 +12,7 @@ import pytest
 from phalanx.node import seccomp
 
 from .test_container import on_crun
-from .test_zygote import PROGRAM, SETTINGS, forked, runs
+from .test_zygote import SETTINGS, forked, said, started, was_forked
 
 CHECKS = """
 import ctypes, errno, json, multiprocessing, os, subprocess, sys, threading
@@ -52,15 +52,16 @@ def test_dangerous_calls_are_refused_and_what_programs_need_works(agent, server)
     at = {"x86_64": 0, "aarch64": 1}[os.uname().machine]
     numbers = {name: pair[at] for name, pair in seccomp._REFUSED.items() if pair[at] is not None}
     runner = CHECKS.replace("REFUSED", repr(numbers)).encode()
-    server.layers |= {"client": [("/pkg/modal/__init__.py", b""), ("/pkg/modal/settings.py", SETTINGS),
-                                 ("/pkg/modal/_container_entrypoint.py", runner)], "program": PROGRAM}
-    started, _, was_forked = runs(agent, server, 1)
-    assert not was_forked
-    again, _ = forked(agent, server, 100)
-    for said in (started, again):
-        assert {name for name in numbers if said[name] != "EPERM"} == set()
-        assert (said["clone with a namespace"], said["clone3"]) == ("EPERM", "ENOSYS")
-        assert (said["thread"], said["process"], said["program"], said["ptrace"], said["shared"]) == ("ran", 3, "hello\n", [0], [True, 0])
+    server.layers["checks"] = [("/pkg/modal/__init__.py", b""), ("/pkg/modal/settings.py", SETTINGS),
+                               ("/pkg/modal/_container_entrypoint.py", runner)]
+    started(server, 1, layer_ids=["checks", "program"])
+    assert not was_forked(agent, 1)
+    for number in (1, forked(agent, server, 100, layer_ids=["checks", "program"])):
+        found, _ = said(server, number)
+        assert {name for name in numbers if found[name] != "EPERM"} == set()
+        assert (found["clone with a namespace"], found["clone3"]) == ("EPERM", "ENOSYS")
+        assert (found["thread"], found["process"], found["program"]) == ("ran", 3, "hello\n")
+        assert (found["ptrace"], found["shared"]) == ([0], [True, 0])
 
 
 def test_the_program_for_the_kernel_says_what_the_profile_says() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phalanx.model.plan import Policy, Snapshot, Usage
+from phalanx.model.plan import NodeState, Policy, Retention, Snapshot, Usage
 from phalanx.scheduler.autoscale import Member, Pool, Wanted, next_look_ms, wanted
 from phalanx.scheduler.backoff import requeue_at_ms, retry_at_ms
 from phalanx.scheduler.order import over_share, queue
@@ -114,3 +114,14 @@ def test_a_warm_gang_gives_its_nodes_to_a_call_that_waits() -> None:
     made = plan(Snapshot(0, fleet, (hold("pool", fleet, None, warm=True),), (gang("call", 2),)))
     assert [(e.holder_id, e.for_request) for e in made.evict] == [("pool", "call")]
     assert started(plan(Snapshot(0, fleet, pending=(gang("a-warm", 2, warm=True), gang("call", 2))))) == ["call"]
+
+
+def test_who_has_nodes_kept_goes_first_in_its_priority_and_lends_what_it_can_not_use() -> None:
+    fleet = nodes(2)
+    kept = Retention("gang", ("node-00", "node-01"), 2 * MINUTE)
+    short, long = gang("short", 2, timeout_ms=MINUTE, predicted_ms=None), gang("gang", 3, timeout_ms=24 * HOUR, predicted_ms=None)
+    more = nodes(1, "down", state=NodeState.DOWN)
+    made = plan(Snapshot(MINUTE // 2, fleet + more, pending=(short, long), retentions=(kept,)))
+    assert made.order == ("gang", "short") and started(made) == ["short"], "done before the time is over"
+    back = plan(Snapshot(MINUTE // 2, fleet + nodes(1, "down"), pending=(short, long), retentions=(kept,)))
+    assert started(back) == ["gang"]

@@ -129,7 +129,23 @@ async def stop_container(world: Any) -> None:
         return
 
 
+async def drain_node(world: Any) -> None:
+    """`phalanx node drain [--now]`, and back after a while."""
+    plane, node_id, now = world.plane, world.some_host().name, world.randomness.random() < 0.6
+    await plane.decide(lambda unit: plane.server.nodes.drain(unit, node_id, "weather", now=now))
+    await asyncio.sleep(between(world, 1, 1800))
+    await plane.decide(lambda unit: plane.server.nodes.uncordon(unit, node_id))
+
+
+async def cordon_node(world: Any) -> None:
+    plane, node_id = world.plane, world.some_host().name
+    await plane.decide(lambda unit: plane.server.nodes.cordon(unit, node_id, "weather"))
+    await asyncio.sleep(between(world, 1, 1800))
+    await plane.decide(lambda unit: plane.server.nodes.uncordon(unit, node_id))
+
+
 FAULTS: dict[Fault, float] = {
     kill_server: 3, kill_server_in_commits: 1, fill_disk: 0.5, slow_disk: 0.5, kill_agent: 2, cut_connection: 2, cut_off: 1, leave_alone: 1,
     power_off: 1, kill_shim: 1, jump_clock: 0.5, rough_network: 1, refuse_starts: 0.5, fail_imports: 0.3, stop_container: 0.5,
+    drain_node: 1, cordon_node: 0.5,
 }  # fmt: skip

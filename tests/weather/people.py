@@ -38,6 +38,7 @@ class WeatherFunction:
     timeout_s: int
     retries: int
     concurrent: int = 1
+    single_use: bool = False
     trouble: float = 0.0        # probability that an attempt fails by its own fault
     function_id: str = ""
     options: dict[str, str] = field(default_factory=dict)
@@ -61,6 +62,10 @@ class WeatherFunction:
         if rank == culprit:
             return Program(seconds * dice.uniform(0.1, 1), end, stubborn, cleanup_s)
         return Program(self.timeout_s * 100.0 if slow or size > 1 else seconds, "ok", stubborn, cleanup_s)
+
+    def leaves(self, input_id: str, retry: int, rank: int) -> str:
+        """What its process does after this input: mostly it asks for the next."""
+        return random.Random(f"leaves {self.seed} {input_id} {retry} {rank}").choices(["", "stop"], [0.97, 0.03])[0]
 
     def hangs(self, input_id: str, retry: int) -> bool:
         """Does this attempt run out of its time by itself?"""
@@ -96,7 +101,8 @@ class Person:
 
     async def _session(self) -> None:
         dice, truth = self.random, self.world.truth
-        request = api_pb2.AppCreateRequest(description="weather", app_state=api_pb2.APP_STATE_DETACHED)
+        state = dice.choice([api_pb2.APP_STATE_DETACHED, api_pb2.APP_STATE_EPHEMERAL])
+        request = api_pb2.AppCreateRequest(description="weather", app_state=state)
         app_id = (await self.ask("AppCreate", request)).app_id
         beating = begin(self._beat(app_id))
         try:
@@ -117,6 +123,11 @@ class Person:
                 request = api_pb2.AppStopRequest(app_id=app_id, source=api_pb2.APP_STOP_SOURCE_CLI)
                 await self.ask("AppStop", request)
                 truth.counts["apps stopped"] += 1
+            if dice.random() < self.world.change_mind:      # its machine is gone; what it has called may go on where it is detached
+                truth.counts["clients gone"] += 1
+                for call in calls if state == api_pb2.APP_STATE_EPHEMERAL else []:
+                    call.may_be_terminated = True
+                beating.cancel()
             await asyncio.gather(*waits)
         finally:
             beating.cancel()
@@ -149,6 +160,16 @@ class Person:
             definition.resources.gpu_config.gpu_type, definition.resources.gpu_config.count = "H100", 8
         if function.concurrent > 1:
             definition.max_concurrent_inputs = definition.target_concurrent_inputs = function.concurrent
+        if dice.random() < 0.15:
+            definition.single_use_containers = function.single_use = True
+        for name, likely, values in (
+            ("priority", 0.2, ["10", "-5"]), ("inputs_in_step", 0.15, ["False"]), ("grace_period", 0.2, ["2", "120"]),
+            ("finish_window", 0.2, ["0", "60"]),
+        ):  # fmt: skip
+            if dice.random() < likely:
+                definition.experimental_options[name] = dice.choice(values)
+        if dice.random() < 0.2:
+            definition.startup_timeout_secs = dice.choice([10, 100])
         if dice.random() < 0.3:
             definition.task_idle_timeout_secs = dice.choice([2, 600])
         self.world.functions[function.name] = function

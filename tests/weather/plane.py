@@ -22,6 +22,7 @@ from phalanx.api.serve import servicers
 from phalanx.api.transport import Transport, errors_for_the_user
 from phalanx.config import Config
 from phalanx.model.caller import Caller
+from phalanx.model.refusal import Refusal
 from phalanx.paths import Paths
 from phalanx.server.clients import OWN_PYTHON, ClientPackage
 from phalanx.server.clock import RealClock
@@ -162,6 +163,16 @@ class Plane:
             raise error
         raise Away(name)
 
+    async def decide(self, change: Callable[[Any], Any]) -> None:
+        """Somebody's word through the admin door, again until it is on disk. A refusal is an answer."""
+        while True:
+            task = self.life.begin(_act(self.server, change)) if self.is_up and self.life is not None else None
+            if task is not None:
+                await asyncio.wait({task})
+                if not task.cancelled() and (task.exception() is None or isinstance(task.exception(), Refusal)):
+                    return
+            await asyncio.sleep(self.randomness.uniform(0.5, 5))
+
     def connect(self) -> Connection:
         """An agent's session. Away: nobody listens."""
         if not self.is_up:
@@ -212,6 +223,12 @@ class CollectBugs(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if "could not be committed" not in record.getMessage() and "logs wait" not in record.getMessage():
             self._into.append(self.format(record))
+
+
+async def _act(server: Server, change: Callable[[Any], Any]) -> None:
+    unit = server.unit()
+    change(unit)
+    await server.commit_soon(unit)
 
 
 def _seen(task: asyncio.Task[Any]) -> None:

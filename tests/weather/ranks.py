@@ -105,6 +105,8 @@ class Rank:
                     if item.kill_switch:
                         return
                     await self._work(item)
+                    if self.function.single_use:    # the stock runner leaves by itself then
+                        return
         finally:
             beating.cancel()
 
@@ -139,6 +141,8 @@ class Rank:
             world.truth.input_left(self, item)
         output = api_pb2.FunctionPutOutputsItem(input_id=item.input_id, result=result, retry_count=item.retry_count)
         await self._ask("FunctionPutOutputs", api_pb2.FunctionPutOutputsRequest(outputs=[output]))
+        if function.leaves(item.input_id, item.retry_count, self.spec.rank) == "stop":      # stop_fetching_inputs()
+            await self._ask("ContainerStop", api_pb2.ContainerStopRequest(task_id=self.spec.task_id))
 
     async def _run(self, program: Any, item: Any) -> Any:
         ends = asyncio.get_running_loop().time() + program.seconds

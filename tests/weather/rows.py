@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from phalanx.store.database import StoreError, Write
+from phalanx.store.database import Row, StoreError, Write
 from phalanx.store.tables import Records
 
 Key = tuple[str, tuple[Any, ...]]
@@ -33,7 +33,7 @@ class Rows:
         self.after: Callable[[Changes], None] = lambda changes: None
         self.transactions = 0
 
-    def apply(self, writes: list[Write]) -> Changes:
+    def apply(self, writes: list[Row]) -> Changes:
         changes: Changes = []
         for records, row, key in writes:
             table = self.tables.setdefault(records.name, {})
@@ -53,7 +53,7 @@ class Handle:
         metadata = sa.MetaData()
         self.records = {record_class: Records(record_class, metadata) for record_class in record_classes}
         self._rows = rows
-        self._queue: list[tuple[list[Write], asyncio.Future[None]]] = []
+        self._queue: list[tuple[list[Row], asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
         self._failed: StoreError | None = None
         self.dead = False
@@ -67,7 +67,8 @@ class Handle:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.dead:
             return done
-        self._queue.append((writes, done))
+        # As each record is now: one that changes without a word before its transaction begins is found out (world.py, _compare).
+        self._queue.append(([(table, table.row(record) if record is not None else None, key) for table, record, key in writes], done))
         if self._writing is None:
             self._writing = asyncio.ensure_future(self._write())
         return done

@@ -47,7 +47,6 @@ class Truth:
         self.alive: dict[str, dict[Any, Any]] = defaultdict(dict)       # host name -> rank objects
         self.running: dict[str, dict[Any, int]] = defaultdict(dict)     # input id -> rank object -> assignment
         self.holders: dict[str, dict[int, bool]] = defaultdict(dict)    # node id -> assignments not ended -> whole
-        self.uncharged: dict[str, int] = defaultdict(int)               # input id -> restarts for somebody else's wish
         self.counts: dict[str, int] = defaultdict(int)
 
     def say_wrong(self, sentence: str) -> None:
@@ -215,14 +214,10 @@ class Truth:
                 self._charged(input_id, old)
             if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING:
                 self._in_order(input_id, new)
-            spent = new["user_failures"] + new["infra_failures"] - old["user_failures"] - old["infra_failures"]
-            if old["state"] == InputState.RUNNING and new["state"] == InputState.PENDING and not spent:
-                self.uncharged[input_id] += 1
-                self.counts["uncharged restarts"] += 1
-        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + self.uncharged[input_id]:
+        if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + new["unpaid_restarts"]:
             self.say_wrong(
                 f"input {input_id} is at attempt {new['attempt']} after {new['user_failures']} failures of its own and "
-                f"{new['infra_failures']} others")
+                f"{new['infra_failures']} others, and {new['unpaid_restarts']} that nobody pays")
         call = self.calls.get(new["call_id"])
         if call is not None and new["user_failures"] > call.function.retries:
             self.say_wrong(f"input {input_id} failed {new['user_failures']} times of its own, with {call.function.retries} retries")

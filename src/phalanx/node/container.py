@@ -17,8 +17,9 @@ from typing import Any
 from phalanx.protocol import agent_pb2
 
 from . import machine, spool
+from .control import VERSION
 from .launching import Launcher, LaunchFailed
-from .saying import say_failure
+from .saying import say, say_failure
 from .spec import Exit, Spec
 
 _BATCH_BYTES = 256 << 10
@@ -27,6 +28,13 @@ _MIB = 1 << 20
 _DISMISS_SECONDS = 40.0      # a shim may try for 20 s to kill what can't be killed
 
 Send = Callable[[agent_pb2.FromAgent], None]
+
+
+SHIM_GONE = "the container's shim ended without leaving an exit status: killed, or the machine restarted"
+
+
+class OtherVersion(ConnectionError):
+    """The shim was started by a phalanx whose control protocol is not ours."""
 
 
 class Container:
@@ -67,9 +75,11 @@ class Container:
         """Take over what an earlier agent left: a living shim, or the remains of a dead one, which are cleaned up."""
         try:
             await self._connect()
+        except OtherVersion as other:
+            say(f"{self.spec.task_id} is stopped: {other}")
+            await self._bury(str(other))
         except OSError:
             await self._bury()
-            return
 
     def start(self) -> None:
         if self.phase == "prepared":
@@ -188,6 +198,9 @@ class Container:
     async def _connect(self) -> None:
         reader, self._writer = await asyncio.open_unix_connection(self.spec.control_socket, limit=1 << 20)
         hello = json.loads(await reader.readline())
+        if hello.get("version") != VERSION:
+            raise OtherVersion(f"its shim speaks version {hello.get('version')} of the control protocol and the agent version {VERSION}: "
+                               "the phalanx that started it can't be followed by this one while containers run")
         self.phase = hello["phase"]
         self.started_ms = hello["boottime_ms"]
         self.until_ms, self.reached_ms = hello.get("until_ms", 0), hello.get("reached_ms", 0)
@@ -227,8 +240,8 @@ class Container:
                 self.remains = message["remains"]
                 self._released.set()
 
-    async def _bury(self) -> None:
-        """The shim is gone without a word: clean up after it, keep what it had written."""
+    async def _bury(self, sentence: str = SHIM_GONE) -> None:
+        """The shim is gone without a word, or talks past us: clean up after it, keep what it had written."""
         try:
             self.remains = (await self.launcher.ask(task="sweep", folder=self.spec.folder))["remains"]
         except LaunchFailed as failure:
@@ -238,7 +251,7 @@ class Container:
             ended = Exit(
                 code=255, log_end=spool.end_offset(self.spec.spool), boottime_ms=machine.boottime_ms(), unseen=True,
                 never_started=self.phase in ("preparing", "prepared"),
-                sentence="the container's shim ended without leaving an exit status: killed, or the machine restarted")
+                sentence=sentence)
             ended.save(self.spec.folder)
         self.phase, self.ended = "ended", ended
         self.over.set()

@@ -12,9 +12,11 @@ MINUTE_MS = 60_000
 def queue(snapshot: Snapshot, policy: Policy) -> list[Request]:
     """The pending requests in the order in which they are offered nodes. Warm gangs come last, whatever their priority.
 
-    A gang that was promised a date goes first in its priority, so that the promise is kept; only higher priority overtakes it.
+    A gang that was promised a date goes first in its priority, so that the promise is kept; only higher priority overtakes it. So does one
+    for which nodes are kept: the sooner it has them the less they idle, and who comes after it may borrow them.
     """
     promised = {r.request_id for r in snapshot.reservations}
+    promised |= {r.request_id for r in snapshot.retentions if r.until_ms > snapshot.now_ms}
     shares = over_share(snapshot.usage, snapshot.pending)
     guard = max(policy.age_factor * snapshot.recent_wait_ms, policy.age_factor * MINUTE_MS)
 

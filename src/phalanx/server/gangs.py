@@ -111,9 +111,12 @@ class Gangs:
         finally:    # what a bug left half-way is in the unit too: it tells whether memory is still what the store has (server.py)
             for record in gang.take_changed():
                 unit.put(record)
+        ends = gang.all_gone and not gone_before
+        if ends:
+            self._say_why(unit, gang)       # before what follows from it
         for instruction in instructions:
             self.carry_out(unit, gang, instruction)
-        if gang.all_gone and not gone_before:
+        if ends:
             self._ended(unit, gang)
             self._server.retentions.after_loss(unit, gang, [i.input_id for i in instructions if isinstance(i, ev.Requeue)])
         return True
@@ -262,7 +265,6 @@ class Gangs:
 
     def _ended(self, unit: Unit, gang: Gang) -> None:
         """Every rank is confirmed gone: what its end means for the next start, and an app that was stopped may be done."""
-        self._say_why(unit, gang)
         self._failed_starts.ended(unit, gang)
         self._report_quiet(unit, gang.assignment.app_id)
 

@@ -61,6 +61,7 @@ class Purging:
                 return
             try:
                 await self._server.act(self._apps)
+                await self._server.act(self._secrets)
                 while self._is_more():
                     await self._server.act(self._calls)
                 await self._server.act(self._clusters)
@@ -111,6 +112,11 @@ class Purging:
         for app_id in old:
             self._server.logs.forget(unit, app_id)
             unit.delete(world[App][app_id])
+
+    def _secrets(self, unit: Unit) -> None:
+        """Those that no function names now that old apps are gone."""
+        for secret in self._server.secrets.unused(self._server.now_ms() - self.keep_ms):
+            unit.delete(secret)
 
     # ------------------------------------------------------------ calls
 
