@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,6 @@ from phalanx.scheduler.simulation.measure import at
 SERVICE = api_pb2.DESCRIPTOR.services_by_name["ModalClient"]
 NODES_PER_AGENT = 500
 LOOK_S = 2.0            # between two looks at the results of one call
-HEARTBEAT_S = 10.0
 
 
 @dataclasses.dataclass
@@ -152,23 +152,30 @@ class Client:
 class Run:
     """The clients: makes the functions, creates the workloads at their times, collects the results."""
 
-    def __init__(self, client: Client, generator: Generator, reuse: bool) -> None:
+    def __init__(self, client: Client, generator: Generator, reuse: bool, scale: float) -> None:
         self._client = client
         self._reuse = reuse
-        self.queues = [Queue(q.workspace, kind) for q in generator.quotas() for kind in generator.workloads if kind.count]
+        self.queues = queues_of(generator, scale)
         self.total = sum(queue.kind.count for queue in self.queues)
-        self._apps: dict[str, str] = {}         # queue -> its app
         self.began = self.over = 0.0
         self.late_s = 0.0       # the most that a workload was put after its time
 
     async def prepare(self) -> None:
-        for queue in self.queues:
-            if queue.name not in self._apps:
-                request = api_pb2.AppCreateRequest(description=queue.name, app_state=api_pb2.APP_STATE_DETACHED)
-                self._apps[queue.name] = (await self._client.rpc("AppCreate", request)).app_id
-            function_id = (await self._client.rpc("FunctionCreate", self._function(queue))).function_id
+        for name, queues in groupby(self.queues, key=lambda queue: queue.name):
+            await self._deploy(name, list(queues))
+
+    async def _deploy(self, name: str, queues: list[Queue]) -> None:
+        """An app for each queue. Deployed ones need no heartbeat of their client."""
+        created = await self._client.rpc("AppCreate", api_pb2.AppCreateRequest(app_state=api_pb2.APP_STATE_INITIALIZING))
+        made = [(queue, await self._client.rpc("FunctionCreate", self._function(queue, created.app_id))) for queue in queues]
+        await self._client.rpc("AppPublish", api_pb2.AppPublishRequest(
+            app_id=created.app_id, app_state=api_pb2.APP_STATE_DEPLOYED, name=name.replace("/", "-"),
+            function_ids={queue.kind.name: function.function_id for queue, function in made},
+            definition_ids={function.function_id: function.handle_metadata.definition_id for _, function in made},
+        ))  # fmt: skip
+        for queue, function in made:
             call = api_pb2.FunctionMapRequest(
-                function_id=function_id, function_call_type=api_pb2.FUNCTION_CALL_TYPE_MAP,
+                function_id=function.function_id, function_call_type=api_pb2.FUNCTION_CALL_TYPE_MAP,
                 function_call_invocation_type=api_pb2.FUNCTION_CALL_INVOCATION_TYPE_SYNC,
             )  # fmt: skip
             queue.call_id = (await self._client.rpc("FunctionMap", call)).function_call_id
@@ -176,20 +183,17 @@ class Run:
     async def run(self) -> None:
         """Until every workload has its result."""
         self.began = time.time()
-        puts = asyncio.ensure_future(self._create_all())
-        beats = asyncio.ensure_future(self._heartbeats())
-        await asyncio.gather(*(self._collect(queue, n) for n, queue in enumerate(self.queues)), puts)
-        beats.cancel()
+        await asyncio.gather(*(self._collect(queue, n) for n, queue in enumerate(self.queues)), self._create_all())
         self.over = max(max(queue.ended.values()) for queue in self.queues)
 
-    def _function(self, queue: Queue) -> Any:
+    def _function(self, queue: Queue, app_id: str) -> Any:
         definition = api_pb2.Function(
-            module_name="kueue", function_name=f"{queue.name}/{queue.kind.name}", timeout_secs=600, i6pn_enabled=True,
+            module_name="kueue", function_name=queue.kind.name, timeout_secs=600, i6pn_enabled=True,
             function_type=api_pb2.Function.FUNCTION_TYPE_FUNCTION, single_use_containers=not self._reuse,
             experimental_options={"queue": queue.name, "priority": str(queue.kind.priority)},
         )  # fmt: skip
         definition._experimental_group_size = queue.kind.request
-        return api_pb2.FunctionCreateRequest(app_id=self._apps[queue.name], function=definition)
+        return api_pb2.FunctionCreateRequest(app_id=app_id, function=definition)
 
     async def _create_all(self) -> None:
         due = sorted((i * queue.kind.every_ms, q, i) for q, queue in enumerate(self.queues) for i in range(queue.kind.count))
@@ -226,22 +230,20 @@ class Run:
                 queue.started[output.idx], queue.ended[output.idx] = output.input_started_at, output.output_created_at
             await asyncio.sleep(look_s)
 
-    async def _heartbeats(self) -> None:
-        while True:
-            for app_id in self._apps.values():
-                await self._client.rpc("AppHeartbeat", api_pb2.AppHeartbeatRequest(app_id=app_id))
-            await asyncio.sleep(HEARTBEAT_S)
 
-
-def scaled(generator: Generator, share: float) -> Generator:
-    """The same with fewer workloads of each class: a shorter run of the same load."""
-    return dataclasses.replace(
-        generator, workloads=tuple(dataclasses.replace(k, count=max(1, round(k.count * share))) for k in generator.workloads)
-    )
+def queues_of(generator: Generator, scale: float) -> list[Queue]:
+    """Every class of every queue. A scale below 1 leaves fewer workloads of each: a shorter run of the same load."""
+    found = []
+    for n, quota in enumerate(generator.quotas()):
+        for kind in generator.workloads:
+            count = int((n + 1) * kind.count * scale) - int(n * kind.count * scale)
+            if count:
+                found.append(Queue(quota.workspace, dataclasses.replace(kind, count=count)))
+    return found
 
 
 async def measure(plane: Plane, generator: Generator, options: argparse.Namespace) -> Run:
-    run = Run(await Client.connect(plane), generator, options.reuse)
+    run = Run(await Client.connect(plane), generator, options.reuse, options.scale)
     await run.prepare()
     plane.counts_from = plane.cpu_s()
     gc.collect()
@@ -280,7 +282,7 @@ def main() -> int:
     parser.add_argument("--profile", default="", metavar="FILE", help="cProfile of the server")
     parser.add_argument("--keep", action="store_true", help="keep the state folder, with the logs")
     options = parser.parse_args()
-    generator = scaled(read_generator(options.generator), options.scale)
+    generator = read_generator(options.generator)
     folder = Path(tempfile.mkdtemp(prefix="pk-"))
     plane = Plane(folder, generator, options)
     try:

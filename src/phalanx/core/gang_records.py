@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import attrgetter
 
 from phalanx.core import events as ev
 from phalanx.core.states import check_attempt, move_assignment, move_member, state_of
 from phalanx.model.cluster import Assignment, Attempt, Member, MemberState, Phase
 
-GONE = frozenset((MemberState.EXITED, MemberState.RELEASED))
+GONE = (MemberState.EXITED, MemberState.RELEASED)
 ALIVE = (MemberState.STARTING, MemberState.HELLO, MemberState.IMPORTING, MemberState.READY)
-
-_state = attrgetter("state")
 
 
 @dataclass(frozen=True)
@@ -39,12 +36,13 @@ class GangRecords:
         self.overdue = [a for a in attempts if a.decided and len(a.results) < assignment.size]
         self.next_position = max((a.position for a in attempts), default=0) + 1
         self.changed: dict[int, Assignment | Member | Attempt] = {}
+        self._gone = sum(member.state in GONE for member in self.members)   # counted: it is asked twice for every event of every rank
         self._attempts = {(a.input_id, a.attempt): state_of(a, assignment.size) for a in attempts}
 
     @property
     def all_gone(self) -> bool:
         """Is the end of every rank confirmed? Its verdict fell then."""
-        return GONE.issuperset(map(_state, self.members))     # asked twice for every event of every rank
+        return self._gone == len(self.members)
 
     @property
     def verdict_fell(self) -> bool:
@@ -86,7 +84,9 @@ class GangRecords:
         self.touch(self.assignment)
 
     def move(self, member: Member, to: MemberState) -> None:
+        was_gone = member.state in GONE
         move_member(member, to)
+        self._gone += (to in GONE) - was_gone
         self.touch(member)
 
     def touch(self, record: Assignment | Member | Attempt) -> None:

@@ -85,6 +85,7 @@ class Ledger:
         self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
         self.version = 0                                                # counts what was taken and claimed
+        self._left: dict[str, dict[Cell, list[str]]] = {}              # fabric -> cell -> its free ids less those taken, where asked for
         self._choices: dict[str, dict[tuple[frozenset[int], int, int], Choice]] = {}
         self._places: dict[str, dict[frozenset[int], dict[str, int]]] = {}
         self._timelines: dict[str, Timeline] = {}
@@ -110,10 +111,16 @@ class Ledger:
         """The free node ids of a fabric by domain, sorted."""
         fabric = self.index.fabrics[name]
         gone = self.taken.get(name)
+        own = self._left.setdefault(name, {})
         found: dict[Domain, list[str]] = {}
         for shape in shapes:
             for domain, ids in fabric.free.get(shape, {}).items():
-                left = [i for i in ids if i not in gone] if gone else ids
+                left = ids
+                if gone:
+                    cell = Cell(shape, domain)
+                    if cell not in own:
+                        own[cell] = [i for i in ids if i not in gone]     # once; `take` keeps it
+                    left = own[cell]
                 if left:
                     found[domain] = sorted(found[domain] + left) if domain in found else left
         return found
@@ -178,6 +185,7 @@ class Ledger:
         self._places.pop(name, None)
         self._timelines.pop(name, None)
         gone = self.taken.setdefault(name, set())
+        own = self._left.get(name, {})
         back: dict[Cell, int] = {}
         fresh: dict[int, int] = {}
         ids = tuple(node_ids)
@@ -186,6 +194,10 @@ class Ledger:
                 gone.add(node_id)
                 shape = fabric.cells[node_id].shape
                 fresh[shape] = fresh.get(shape, 0) + 1
+                left = own.get(fabric.cells[node_id])
+                at = bisect_left(left, node_id) if left else 0
+                if left and at < len(left) and left[at] == node_id:
+                    del left[at]
             if node_id in self.kept_until and end_ms is not None:
                 self.given.add(node_id)
             cell = fabric.cells[node_id]

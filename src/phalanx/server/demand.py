@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_REQUESTS = 64       # of one function in one plan: a map of 100,000 inputs need not ask for all its containers at once
 MOST_CANDIDATES = 1024   # in one plan, about: 10 ms. With many functions each has fewer; who is left out is looked at when those started
-FEWEST_REQUESTS = 4
+FEWEST_REQUESTS = 1
 STARTS_PER_CORE = 2      # containers of plain functions that start at once: a start is 0.4 s of one core (protocol.md), and more of them
                          # at once only make each slower, while those that run already take the inputs
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("phalanx.planning")
 
 BUSY_S = 0.01       # a plan that took longer than this is not made at every turn: what comes meanwhile goes into the next together
-SHARE = 2           # and then planning takes at most every second moment of the loop
+SHARE = 3           # and then planning takes at most every third moment of the loop
 
 
 class Planning:
