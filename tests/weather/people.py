@@ -179,7 +179,7 @@ class Person:
             if dice.random() < likely:
                 definition.experimental_options[name] = dice.choice(values)
         if dice.random() < 0.2:
-            definition.startup_timeout_secs = dice.choice([10, 100])
+            definition.startup_timeout_secs = 300
         if dice.random() < 0.3:
             definition.task_idle_timeout_secs = dice.choice([2, 600])
         self.world.functions[function.name] = function
