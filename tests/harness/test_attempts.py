@@ -82,6 +82,24 @@ def test_case_52_ten_retries_are_eleven_attempts_and_each_knows_its_number(contr
     assert (only_input(control_plane).user_failures, only_input(control_plane).infra_failures) == (10, 0)
 
 
+def test_a_huge_or_odd_error_does_not_keep_the_next_attempt_from_starting(control_plane: ControlPlane, fleet: Any) -> None:
+    nodes = fleet(1)
+
+    async def fail_hugely(rank: FakeRank, item: Any) -> int:
+        if item.retry_count == 0:
+            raise ValueError("\0".join(["x" * 1000] * 300))
+        return len(rank.prepare.environment.get("PHALANX_LAST_END", ""))
+
+    nodes.program = fail_hugely
+    caller = Caller(control_plane)
+    function_id = caller.function(retry_policy=retries(1), single_use_containers=True)
+    call_id = caller.call(function_id)
+    until(lambda: waits_for_its_retry(control_plane))
+    assert len(only_input(control_plane).last_end) == 1_000 and "\0" not in only_input(control_plane).last_end
+    control_plane.advance(RETRY_MS)
+    assert caller.result(call_id) in (0, 1_000)
+
+
 def test_case_57_without_retries_the_same_way_ends_after_one_attempt(control_plane: ControlPlane, fleet: Any) -> None:
     nodes = fleet(2)
     nodes.program = fail

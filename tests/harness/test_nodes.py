@@ -13,7 +13,7 @@ from phalanx.cli import control_plane as commands
 from phalanx.cli.control_plane import Running
 from phalanx.cli.node import node
 from phalanx.model.cluster import Assignment, Cause, Member
-from tests.harness.callers import Caller
+from tests.harness.callers import Caller, Failed
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import FakeFleet, FakeRank
 from tests.harness.waiting import until
@@ -99,6 +99,21 @@ def test_a_drained_node_is_empty_when_its_cluster_has_finished_what_it_had(contr
     third = next(key[0] for key, _, _ in nodes.ran[4:])
     assert "node-0" not in nodes_of(control_plane, third), "it took no more"
     assert third != before["node-0"]
+
+
+def test_a_drain_ends_by_the_functions_time_out_at_the_latest(control_plane: ControlPlane, fleet: Any, phalanx: Any) -> None:
+    nodes = fleet(2)
+    Gate(nodes)
+    caller = Caller(control_plane)
+    call = caller.call(caller.function(size=2, gpu=GPUS, timeout_secs=60))
+    until(lambda: len(nodes.ran) == 2)
+    phalanx("drain", "node-0")
+    control_plane.advance(59_000)
+    assert states(control_plane)["node-0"] == "draining (by hand)"
+    control_plane.advance(2_000)
+    until(lambda: states(control_plane)["node-0"] == "drained (by hand)")
+    with pytest.raises(Failed):
+        caller.result(call)
 
 
 def test_an_idle_cluster_on_a_node_that_is_drained_ends_at_once(control_plane: ControlPlane, fleet: Any, phalanx: Any) -> None:

@@ -101,12 +101,18 @@ class Person:
 
     async def _session(self) -> None:
         dice, truth = self.random, self.world.truth
-        state = dice.choice([api_pb2.APP_STATE_DETACHED, api_pb2.APP_STATE_EPHEMERAL])
+        state = dice.choice([api_pb2.APP_STATE_DETACHED, api_pb2.APP_STATE_EPHEMERAL, api_pb2.APP_STATE_INITIALIZING])
+        is_deployed = state == api_pb2.APP_STATE_INITIALIZING
         request = api_pb2.AppCreateRequest(description="weather", app_state=state)
         app_id = (await self.ask("AppCreate", request)).app_id
         beating = begin(self._beat(app_id))
         try:
             functions = [await self._function(app_id) for _ in range(dice.randint(1, 2))]
+            if is_deployed:
+                name = f"deployed-{self.number}-{self._keys}"
+                ids = {function.name: function.function_id for function in functions}
+                request = api_pb2.AppPublishRequest(app_id=app_id, name=name, app_state=api_pb2.APP_STATE_DEPLOYED, function_ids=ids)
+                await self.ask("AppPublish", request)
             calls: list[CallTruth] = []
             waits = []
             for _ in range(dice.randint(1, self.world.calls_each)):
@@ -131,6 +137,8 @@ class Person:
             await asyncio.gather(*waits)
         finally:
             beating.cancel()
+        if is_deployed:
+            await self.ask("AppStop", api_pb2.AppStopRequest(app_id=app_id, source=api_pb2.APP_STOP_SOURCE_CLI))
         await self.ask("AppClientDisconnect", api_pb2.AppClientDisconnectRequest(app_id=app_id))
         truth.counts["apps"] += 1
 
@@ -160,6 +168,8 @@ class Person:
             definition.resources.gpu_config.gpu_type, definition.resources.gpu_config.count = "H100", 8
         if function.concurrent > 1:
             definition.max_concurrent_inputs = definition.target_concurrent_inputs = function.concurrent
+        if dice.random() < 0.2:     # once it is deployed, as many are warm
+            definition.warm_pool_size = function.size
         if dice.random() < 0.15:
             definition.single_use_containers = function.single_use = True
         for name, likely, values in (

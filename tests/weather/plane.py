@@ -17,6 +17,7 @@ import phalanx.server.clock
 import phalanx.server.containers
 import phalanx.server.leases
 import phalanx.server.logs
+import phalanx.server.planning
 import phalanx.server.server
 from phalanx.api.serve import servicers
 from phalanx.api.transport import Transport, errors_for_the_user
@@ -64,7 +65,7 @@ class Plane:
 
     def _patch(self, time: VirtualTime, patch: Callable[..., None]) -> None:
         for module in (
-            phalanx.server.containers, phalanx.server.clock, phalanx.server.logs, phalanx.api.calls
+            phalanx.server.containers, phalanx.server.clock, phalanx.server.logs, phalanx.server.planning, phalanx.api.calls
         ):  # fmt: skip
             patch(module, "time", time, raising=False)
         patch(phalanx.core.lease, "MARGIN_MS", phalanx.core.lease.MARGIN_MS * SLOWER)
@@ -123,6 +124,8 @@ class Plane:
             raise Away(name)
         if weather.happens(weather.double_request) and caller.idempotency_key:
             self._serve(caller, name, request).add_done_callback(_seen)
+        if weather.happens(weather.double_request) and caller.idempotency_key:      # and once more, when nobody expects it
+            asyncio.get_running_loop().call_later(weather.randomness.uniform(0, 120), self._late, caller, name, request)
         answer = await self._answer_of(self._serve(caller, name, request), name)
         await asyncio.sleep(weather.some_delay_s())
         if weather.happens(weather.lose_answer):
@@ -135,6 +138,10 @@ class Plane:
             raise Away(name)
         caller = Caller(task_id, task_id, assignment, rank, MODAL, OWN_PYTHON, key, unix_socket=True)
         return await self.rpc(caller, name, request)
+
+    def _late(self, caller: Caller, name: str, request: Any) -> None:
+        if self.is_up:
+            self._serve(caller, name, request).add_done_callback(_seen)
 
     def _serve(self, caller: Caller, name: str, request: Any) -> asyncio.Task[Any]:
         assert self.life is not None

@@ -76,6 +76,9 @@ class VirtualTime:
     def monotonic(self) -> float:
         return self._loop.time()
 
+    def perf_counter(self) -> float:
+        return self._loop.time()
+
     def time(self) -> float:
         return EPOCH_S + self._loop.time() + self.jumped_s
 

@@ -41,7 +41,7 @@ class World:
         self.loop.set_task_factory(task_factory)
         self.loop.set_exception_handler(self._unhandled)
         self.time = VirtualTime(self.loop)
-        self.config = Config(durability="process", allow_cpu_clusters=True, extra={"keep_days": "1"})
+        self.config = Config(durability="process", allow_cpu_clusters=True, extra={"keep_days": "1", "recount": "yes"})
         for name in ("token_id", "token_secret", "join_secret"):
             setattr(self.config, name, f"{name}-of-{seed}")
         self.config.workspace_prefix = "fdaa:1:2"
@@ -61,6 +61,7 @@ class World:
         self.refuse, self.prepare_s, self.die_in_import, self.raise_in_import = 0.0, 3.0, 0.0, 0.0
         self.change_mind, self.think_s, self.calls_each = 0.1, 1800.0, 4
         self.is_evening = False
+        self.quiet_s = 2 * 3600.0       # from the last result to the look at what is left
         self.said: list[str] = []
 
     def rank_of(self, shim: Shim) -> Rank:
@@ -120,7 +121,7 @@ class World:
             for call in list(self.truth.calls.values()) if waiting else []:
                 self.truth.say_wrong(f"{call.call_id} ({call.function}) got {len(call.got)} outputs: {self._why(call)}")
         if not self.truth.wrong:
-            await asyncio.sleep(2 * 3600)
+            await asyncio.sleep(self.quiet_s)
             for row in self.plane.rows.tables["assignment"].values():
                 if row["phase"] != Phase.ENDED:
                     self.truth.say_wrong(f"assignment {row['assignment']} of {row['size']} is still {row['phase']}: {row}")

@@ -14,6 +14,8 @@ STOPS = (Cause.STOPPED, Cause.CANCELLED, Cause.PREEMPTED)
 CRASH_MS = 2_000    # a rank that crashes so soon after another one's connection error was the cause of it, not stopped by us
 RAISE_MS = 100      # and one that raises; later than that it is mostly what our interrupt made of it
 
+TEXT_SHOWN = 2_000  # characters of an exception in sentences; its caller gets the whole of it with the result
+
 _ORDER = tuple(Cause)
 # What a process does to itself. Our own signals are SIGINT, SIGTERM and SIGKILL; an interrupt may make NCCL abort, but not crash so.
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -42,6 +44,7 @@ def blamed_nodes(assignment: Assignment, members: list[Member]) -> tuple[str, ..
 def exception(gang: GangRecords, rank: int, now_ms: int, text: str, result: bytes, input_id: str = "") -> Failure:
     """What a rank raised, by its own report. `text`: the exception's repr."""
     echo = gang.assignment.size > 1 and is_echo(text)
+    text = text if len(text) <= TEXT_SHOWN else text[:TEXT_SHOWN] + "…"
     sentence = f"{gang.name(rank)} raised {text}" if gang.assignment.clustered else text
     return Failure(Cause.COLLECTIVE if echo else Cause.EXCEPTION, rank, now_ms, sentence, result, input_id=input_id)
 

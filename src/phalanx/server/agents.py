@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import signal
@@ -29,6 +30,7 @@ LOG = logging.getLogger("phalanx.agents")
 
 PROTOCOL_VERSION = 1
 LAYER_PART = 2**20
+_REFUSED_S = 5.0                  # for an agent that is refused to read why and leave
 
 
 class Session:
@@ -156,6 +158,10 @@ class Agents(AgentsBase):
         await stream.send_message(pb.ToAgent(welcome=welcome))
         if refusal:
             LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
+            with contextlib.suppress(TimeoutError):     # a stream that we end at once is reset before the refusal is read
+                async with asyncio.timeout(_REFUSED_S):
+                    while await stream.recv_message() is not None:
+                        pass
             return
         session = Session(first.register)
         if first.register.boottime_ms:

@@ -107,7 +107,9 @@ class Demands:
     # ------------------------------------------------------------ one pool
 
     def _app_changed(self, app: App) -> None:
-        if self._states.get(app.app_id) != app.state:
+        if app.app_id not in self._server.world[App]:   # purged
+            self._states.pop(app.app_id, None)
+        elif self._states.get(app.app_id) != app.state:
             self._states[app.app_id] = app.state
             for function_id, pool in self._server.gangs.pools.items():
                 function = self._server.world[Function].get(function_id)

@@ -190,6 +190,10 @@ class Logs:
         for source in [source for source in self._writers if source[2] == app_id]:
             del self._writers[source]
 
+    def forget_ranks(self) -> None:
+        """Rows of members are gone."""
+        self._silent &= self._server.world[Member].keys()
+
     # ------------------------------------------------------------ what a person is shown beside lines
 
     def progress(self, app_id: str, function_id: str, length: int, position: int, sentence: str) -> None:

@@ -96,6 +96,7 @@ class Purging:
         for task_id in [task for task in keys if task not in gangs.by_task or gangs.by_task[task].assignment not in gangs.running]:
             del keys[task_id]
         self._server.containers.forget()
+        self._server.logs.forget_ranks()
 
     # ------------------------------------------------------------ apps
 

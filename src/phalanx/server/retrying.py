@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from phalanx.server.server import Server
 
 
+LAST_END_SHOWN = 1_000      # characters
+
+
 class Retrying:
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -75,7 +78,8 @@ class Retrying:
 
 
 def _first_line(sentence: str) -> str:
-    return (sentence.splitlines() or ["it was stopped"])[0]
+    """It becomes a variable of the next container's environment, where much text, or a NUL, would keep it from starting."""
+    return (sentence.splitlines() or ["it was stopped"])[0].replace("\0", "")[:LAST_END_SHOWN]
 
 
 def _in(delay_ms: int) -> str:

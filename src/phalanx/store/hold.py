@@ -77,6 +77,9 @@ class FileHold:
         self._file.flush()
 
     def release(self) -> None:
+        """Again is no error."""
+        if self._file.closed:
+            return
         with contextlib.suppress(OSError):      # a full disk: what stands there names us a little longer, and nobody is locked out
             self._file.truncate(0)
         self._file.close()
