@@ -197,6 +197,7 @@ class Person:
             function_call_invocation_type=api_pb2.FUNCTION_CALL_INVOCATION_TYPE_SYNC,
         )  # fmt: skip
         call_id = (await self.ask("FunctionMap", request)).function_call_id
+        self.world.truth.counts["calls acknowledged"] += 1
         call = self.world.truth.calls[call_id] = CallTruth(call_id, function, arguments)
         if count > 1:
             finish = api_pb2.FunctionFinishInputsRequest(function_call_id=call_id, num_inputs=count)
