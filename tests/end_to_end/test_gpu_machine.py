@@ -61,7 +61,7 @@ def test_a_killed_programs_memory_is_free_before_its_node_is(machine):
     for was, now in zip(before["cards"], after["cards"], strict=True):
         assert abs(int(now["memory.used"]) - int(was["memory.used"])) <= 64      # MiB
     assert "SIGKILL" in ended.said["error"]
-    [line] = [line for line in ended.out.splitlines() if "before the kill:" in line]
+    [line] = [line for line in ended.out.splitlines() if line.startswith("before the kill:")]
     assert int(json.loads(line.partition(": ")[2])["cards"][0]["memory.used"]) > 21 << 10
 
 

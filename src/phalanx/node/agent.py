@@ -21,7 +21,7 @@ from phalanx.model.node import UNKILLABLE
 from phalanx.paths import Paths
 from phalanx.protocol import agent_pb2
 
-from . import machine
+from . import gpus, machine
 from .addresses import Ranges, agent_subnet
 from .bridge import bridge_name
 from .choose import Choice, choose
@@ -140,11 +140,12 @@ class Agent:
             missing = await open_way(self.launcher, self.paths.agents_run)
             guarantees["network"] = f"yes among containers; {missing}" if missing else "yes"
         self.choice = replace(self.choice, guarantees=guarantees)
+        simulated = all(node.simulated for node in self.nodes.values())
         self.fleet = Fleet(
             agent_id=self.agent_id, runtime=self.choice.runtime, program=self.choice.program, rootless=self.choice.rootless,
             single_user=self.choice.single_user, containers=self.paths.node / "containers", run=self.paths.agents_run,
             tasks_socket=self.tasks_socket, image=image, boot_id=machine.boot_id(),
-            simulated=all(node.simulated for node in self.nodes.values()), extra=self.extra)
+            simulated=simulated, loader={} if simulated else gpus.loader_environment(), extra=self.extra)
         self.preparer = Preparer(self.fleet, self.launcher, Layers(self.paths.node / "layers"), self.nodes)
         say(f"runtime {self.choice.runtime}: {self.choice.reason}")
 

@@ -90,6 +90,13 @@ def handover(minors: list[int]) -> Handover:
     return _from_cdi(minors) or _from_files(minors)
 
 
+def loader_environment() -> dict[str, str]:
+    """What a handover of this machine's cards tells the loader, which reads it once, at a process's start. So a zygote has it, and
+    containers without cards too, where it names a folder that is not there: all of them can then be forked from the one zygote."""
+    environment = handover([card.minor for card in find_gpus().cards]).environment
+    return {name: value for name, value in environment.items() if name.startswith("LD_")}
+
+
 def _from_cdi(minors: list[int]) -> Handover | None:
     """The JSON form of nvidia-ctk's file; the YAML one is read by nobody in our dependencies, and device nodes serve then."""
     for path in sorted([*Path("/etc/cdi").glob("nvidia*.json"), *Path("/var/run/cdi").glob("nvidia*.json")]):

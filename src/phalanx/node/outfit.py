@@ -54,6 +54,7 @@ class Fleet:
     image: DefaultImage
     boot_id: str
     simulated: bool = True  # no real GPUs here
+    loader: dict[str, str] = field(default_factory=dict)     # what it reads at a start, in all containers: one zygote serves all
     extra: dict[str, str] = field(default_factory=dict)
 
 
@@ -128,7 +129,7 @@ def _dress_container(spec: Spec, ask: agent_pb2.Prepare, fleet: Fleet, layers: l
     (etc / "resolv.conf").write_text("" if ask.block_network else resolv_conf())
     spec.http_address = f"{_HTTP_HOST}:{_HTTP_PORT}"
     spec.command = list(ask.command) or [image.python, "-u", "-m", "modal._container_entrypoint"]
-    spec.environment = _environment(ask, INSIDE, "/root", client_search(), image.path) | hardware.environment
+    spec.environment = _environment(ask, INSIDE, "/root", client_search(), image.path) | fleet.loader | hardware.environment
     if hardware.devices:
         spec.environment["PATH"] += f":{gpus.TOOL_FOLDER}"
     _add(spec.environment, ask.environment)

@@ -153,7 +153,7 @@ class Zygotes:
             spec.layers = [*(str(layer) for layer in reversed(base)), fleet.image.skeleton]
             spec.mounts = [*fleet.image.mounts, *hardware.mounts]
             search, path, inside = client_search(), fleet.image.path, INSIDE
-            spec.environment |= {name: value for name, value in hardware.environment.items() if name.startswith("LD_")}
+            spec.environment |= fleet.loader
         spec.environment |= base_environment(inside, spec.working_folder, search, path)
         spec.save()
         return spec
