@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if self._headers is not None and (kind != CONTINUATION or stream != self._headers[0]):
             raise ProtocolError(rules.PROTOCOL_ERROR, "a header block was not ended")
-        if kind in (DATA, HEADERS, CONTINUATION) and not stream % 2:
+        if not stream % 2 and kind in (DATA, HEADERS, CONTINUATION):
             raise ProtocolError(rules.PROTOCOL_ERROR, f"stream {stream} is not a client's")
         if kind == DATA:
             self._data(flags, stream, payload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 from phalanx.api.http2_frames import ACK, GOAWAY, PADDED, PING, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE
 
@@ -82,19 +83,24 @@ def unpadded(flags: int, payload: bytes, before: int = 0) -> tuple[int, int]:
     return before, len(payload) - padding
 
 
-def headers_of(fields: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
-    """A request's headers by name, the first of each; raises MalformedRequest."""
+def headers_of(fields: Iterable[tuple[Any, Any]]) -> dict[str, str]:
+    """A request's headers by name, the first of each; raises MalformedRequest. Checked together: every request pays for it."""
     headers: dict[str, str] = {}
-    for field, content in fields:
-        name, value = str(field), str(content)
-        if name[:1] == ":":
-            if name not in _PSEUDO or name in headers or (headers and next(reversed(headers))[0] != ":"):
-                raise MalformedRequest(f"{name} where it may not be")
-        elif not name or name != name.lower() or name in _OF_HTTP1 or (name == "te" and value != "trailers"):
-            raise MalformedRequest(f"a header {name!r} is not for HTTP/2")
-        if _CONTROL.search(name) or _CONTROL.search(value):
-            raise MalformedRequest(f"control characters in header {name!r}")
-        headers.setdefault(name, value)
+    has_regular = False
+    for name, value in fields:
+        if name[:1] != ":":
+            has_regular = True
+            headers.setdefault(name, value)
+        elif has_regular or name not in _PSEUDO or name in headers:
+            raise MalformedRequest(f"{name} where it may not be")
+        else:
+            headers[name] = value
+    names = "".join(headers)
+    if names != names.lower() or "" in headers or not _OF_HTTP1.isdisjoint(headers) or headers.get("te", "trailers") != "trailers":
+        raise MalformedRequest("a header that is not for HTTP/2")
+    text = names + "".join(headers.values())
+    if not text.isprintable() and _CONTROL.search(text):
+        raise MalformedRequest("control characters in a header")
     if not (headers.get(":method") and headers.get(":path") and headers.get(":scheme")):
         raise MalformedRequest("no method, path or scheme")
     return headers
