@@ -21,6 +21,7 @@ import gc
 import json
 import os
 import platform
+import resource
 import shutil
 import signal
 import sqlite3
@@ -283,6 +284,9 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the state folder, with the logs")
     options = parser.parse_args()
     generator = read_generator(options.generator)
+    with contextlib.suppress(ValueError, OSError):      # as root; otherwise what is allowed must do
+        most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 2 * generator.nodes + 4096)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     folder = Path(tempfile.mkdtemp(prefix="pk-"))
     plane = Plane(folder, generator, options)
     try:

@@ -14,6 +14,7 @@ from typing import Any
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
+POST_HTTP = b"\x83\x86"      # the static table's :method POST, :scheme http
 WINDOW = 2**30
 FRAME = 16_384          # the longest that a server takes without saying so
 MOST_STREAMS = 90       # unary requests at once: grpclib's server cuts a connection that opens more than 100
@@ -28,8 +29,10 @@ class Wire(asyncio.Protocol):
 
     def __init__(self, preamble: str = "", metadata: Mapping[str, str] | None = None) -> None:
         self._preamble = preamble
-        self._common = b"\x83\x86" + _header(":authority", "fake") + _header("te", "trailers") + _header("content-type", "application/grpc")
-        self._common += b"".join(_header(name, value) for name, value in (metadata or {}).items())
+        same = {":authority": "fake", "te": "trailers", "content-type": "application/grpc", **(metadata or {})}
+        # As real clients do: said in full once, and from then on by its place in the server's table, the last one at 62 (RFC 7541, 2.3.3).
+        self._common = POST_HTTP + b"".join(b"\x40" + _text(name) + _text(value) for name, value in same.items())
+        self._common_again = POST_HTTP + bytes(0x80 | 62 + n for n in reversed(range(len(same))))
         self._next = 1
         self._received: dict[int, bytearray] = {}
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
@@ -142,6 +145,7 @@ class Wire(asyncio.Protocol):
     def _begin(self, path: str, headers: bytes = b"") -> int:
         stream, self._next = self._next, self._next + 2
         self._write(_frame(HEADERS, END_HEADERS, stream, self._common + _header(":path", path) + headers))
+        self._common = self._common_again
         return stream
 
     def _data_out(self, stream: int, data: bytes, flags: int) -> None:

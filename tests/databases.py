@@ -12,20 +12,26 @@ The server is the machine's own `postgres` (Debian: `apt-get install postgresql`
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import pwd
 import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from tests.harness.waiting import until
+
+PR_SET_PDEATHSIG = 1
 DATABASES = ["sqlite", "postgresql"]
 
 
@@ -50,13 +56,24 @@ class PostgreSQL:
         self._data = folder / "data"
 
     def start(self) -> None:
-        settings = f"-c listen_addresses='' -k {self._folder} -c fsync=off -c full_page_writes=off"    # durable enough for a test
+        settings = ("-c", "listen_addresses=", "-k", str(self._folder), "-c", "fsync=off", "-c", "full_page_writes=off")
         self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", "phalanx", "-E", "UTF8", "--locale=C.UTF-8")
-        self._run("pg_ctl", "-D", str(self._data), "-w", "-o", settings, "-l", str(self._folder / "log"), "start")
+        self._server = subprocess.Popen([self._programs / "postgres", "-D", str(self._data), *settings], cwd=self._folder,
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT,
+                                        preexec_fn=_end_with_the_run, **_account())  # type: ignore[call-overload]
+        until(self._answers)
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "immediate", "stop")
-        shutil.rmtree(self._folder)
+        self._server.send_signal(signal.SIGQUIT)
+        self._server.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _answers(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except sa.exc.OperationalError:
+            return False
+        return True
 
     def url(self, name: str) -> str:
         return f"postgresql://phalanx@/{name}?host={self._folder}"
@@ -72,10 +89,18 @@ class PostgreSQL:
         self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
 
     def _run(self, program: str, *arguments: str) -> None:
-        """As the user `postgres` where we are root: the server refuses to run as root."""
-        account = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
         subprocess.run([self._programs / program, *arguments], check=True, cwd=self._folder, stdin=subprocess.DEVNULL,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, **account)  # type: ignore[call-overload]
+                       stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, **_account())  # type: ignore[call-overload]
+
+
+def _account() -> dict[str, Any]:
+    """The user `postgres` where we are root: the server refuses to run as root."""
+    return {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+def _end_with_the_run() -> None:
+    """Whoever kills the tests does not leave a server behind."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 @cache

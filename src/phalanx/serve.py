@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ COLLECT_AFTER = (20_000, 20, 20)        # allocations that are not freed, and co
 
 def main() -> int:
     """Exit codes: 0 stopped by a signal, 1 could not start (a sentence says why), 70 a bug or a store that stopped writing."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))   # a descriptor for each rank's connection
     os.umask(0o077)     # rows and logs hold secrets of calls; whose state folder was there already, it may be open to all
     parser = argparse.ArgumentParser(prog="phalanx.serve")
     parser.add_argument("--state", type=Path, required=True)

@@ -170,6 +170,15 @@ def test_kept_nodes_are_for_their_gang_and_for_whoever_is_done_in_time() -> None
     assert started(plan(Snapshot(0, fleet, pending=(slow, gang("owner", 2)), retentions=kept))) == ["owner"]
 
 
+@pytest.mark.parametrize("quick", [gang("quick", 1, predicted_ms=5 * MINUTE), share("quick")])
+def test_kept_nodes_are_lent_only_until_the_date_that_their_gang_was_promised(quick: Request) -> None:
+    fleet = nodes(3)
+    kept = (Retention("owner", ("node-01", "node-02"), HOUR),)
+    soon, later = hold("cu-1", fleet[:1], MINUTE), hold("cu-1", fleet[:1], 6 * MINUTE)
+    assert started(plan(Snapshot(0, fleet, (soon,), (gang("owner", 3), quick), retentions=kept))) == []
+    assert started(plan(Snapshot(0, fleet, (later,), (gang("owner", 3), quick), retentions=kept))) == ["quick"]
+
+
 def test_a_promise_is_kept_against_a_younger_gang_that_scores_higher() -> None:
     fleet = nodes(4)
     busy = hold("cu-1", fleet[:2], HOUR)

@@ -179,7 +179,7 @@ class Person:
             if dice.random() < likely:
                 definition.experimental_options[name] = dice.choice(values)
         if dice.random() < 0.2:
-            definition.startup_timeout_secs = dice.choice([10, 100])
+            definition.startup_timeout_secs = 300
         if dice.random() < 0.3:
             definition.task_idle_timeout_secs = dice.choice([2, 600])
         self.world.functions[function.name] = function
@@ -197,6 +197,7 @@ class Person:
             function_call_invocation_type=api_pb2.FUNCTION_CALL_INVOCATION_TYPE_SYNC,
         )  # fmt: skip
         call_id = (await self.ask("FunctionMap", request)).function_call_id
+        self.world.truth.counts["calls acknowledged"] += 1
         call = self.world.truth.calls[call_id] = CallTruth(call_id, function, arguments)
         if count > 1:
             finish = api_pb2.FunctionFinishInputsRequest(function_call_id=call_id, num_inputs=count)

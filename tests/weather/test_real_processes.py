@@ -90,6 +90,11 @@ def kill_agent(plane: Live, dice: random.Random) -> bool:
     return _signal(plane, "agent", signal.SIGKILL)
 
 
+def kill_front(plane: Live, dice: random.Random) -> bool:
+    """Its sockets are the supervisor's too: who connects meanwhile waits for the next one."""
+    return _signal(plane, "front", signal.SIGKILL)
+
+
 def kill_both(plane: Live, dice: random.Random) -> bool:
     return _signal(plane, "server", signal.SIGKILL) | _signal(plane, "agent", signal.SIGKILL)
 
@@ -113,7 +118,7 @@ def kill_rank(plane: Live, dice: random.Random) -> bool:
 
 
 FAULTS: dict[Callable[[Live, random.Random], bool], float] = {
-    kill_server: 3, kill_agent: 2, kill_both: 1, stop_server: 1, stop_agent: 1, kill_carrier: 2, kill_rank: 2,
+    kill_server: 3, kill_front: 1, kill_agent: 2, kill_both: 1, stop_server: 1, stop_agent: 1, kill_carrier: 2, kill_rank: 2,
 }  # fmt: skip
 
 

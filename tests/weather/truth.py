@@ -158,6 +158,8 @@ class Truth:
                     self._input(key[0], old, new)
                 case "output":
                     self._output(key[0], old, new)
+                case "call" if old is None and new is not None:
+                    self.counts["calls made"] += 1
                 case "call" if old is not None and new is not None and old["state"] == CallState.DONE and new["state"] != CallState.DONE:
                     self.say_wrong(f"call {key[0]} was done and is {new['state']}")
         for number in assignments:

@@ -29,7 +29,7 @@ class Weather:
 
     def rough(self) -> None:
         self.long_delay, self.double, self.reorder = 0.01, 0.02, 0.02
-        self.lose_request = self.lose_answer = self.double_request = 0.02
+        self.lose_request = self.lose_answer = self.double_request = 0.1
 
     def happens(self, probability: float) -> bool:
         return probability > 0 and self.randomness.random() < probability

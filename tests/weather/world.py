@@ -122,6 +122,9 @@ class World:
                 self.truth.say_wrong(f"{call.call_id} ({call.function}) got {len(call.got)} outputs: {self._why(call)}")
         if not self.truth.wrong:
             await asyncio.sleep(self.quiet_s)
+            made, acknowledged = self.truth.counts["calls made"], self.truth.counts["calls acknowledged"]
+            if made != acknowledged:
+                self.truth.say_wrong(f"{acknowledged} calls were made by somebody, and {made} are in the store: a retry made another one")
             for row in self.plane.rows.tables["assignment"].values():
                 if row["phase"] != Phase.ENDED:
                     self.truth.say_wrong(f"assignment {row['assignment']} of {row['size']} is still {row['phase']}: {row}")

@@ -80,7 +80,7 @@ class Ledger:
         self.added: dict[str, list[tuple[int, dict[Cell, int], tuple[str, ...]]]] = {}   # fabric -> what its starts give back when
         self.kept: dict[str, list[str]] = {}                            # request -> free nodes that are kept for it
         self.kept_until: dict[str, int] = {}                            # node id -> when it is anybody's again
-        self.lending: set[str] = set()                                  # requests that had their turn and leave their kept nodes idle
+        self.lending: dict[str, int] = {}                               # who had its turn lends its kept nodes -> until when
         self.given: set[str] = set()                                    # kept nodes that this plan has used
         self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
@@ -215,7 +215,8 @@ class Ledger:
         return found
 
     def kept_for(self, request: Request, end_ms: int) -> list[str]:
-        """Kept nodes that it may use: its own, and those of others that can't start now, when it ends before they are anybody's again.
+        """Kept nodes that it may use: its own, and those of others that can't start now, when it ends before they are anybody's again, and
+        before the date that their owner was promised.
 
         Who has nodes kept for itself may also use those of others behind it in the queue: of several gangs that each lost a member the
         first recovers whole, where all would wait for each other's halves.
@@ -226,9 +227,10 @@ class Ledger:
         return [
             node_id
             for owner, node_ids in sorted(self.kept.items())
+            for until in (self.lending.get(owner),)
             for node_id in node_ids
             if node_id not in self.given
-            and (owner == request.request_id or (end_ms <= self.kept_until[node_id] if owner in self.lending else mine))
+            and (owner == request.request_id or (end_ms <= min(self.kept_until[node_id], until) if until is not None else mine))
         ]
 
     def is_free(self, node_id: str) -> bool:

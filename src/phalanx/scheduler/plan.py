@@ -17,7 +17,7 @@ from phalanx.model.plan import Evict, Plan, Policy, Request, Reservation, Snapsh
 from phalanx.model.reasons import Number, Reason, ReasonCode
 from phalanx.scheduler.evict import Evictor
 from phalanx.scheduler.fit import describe_each
-from phalanx.scheduler.index import FleetIndex
+from phalanx.scheduler.index import NEVER, FleetIndex
 from phalanx.scheduler.ledger import Ledger
 from phalanx.scheduler.order import queue
 from phalanx.scheduler.place import place_gang
@@ -45,7 +45,8 @@ def plan(snapshot: Snapshot, policy: Policy = _DEFAULT, index: FleetIndex | None
     order = queue(snapshot, policy)
     for request in order:
         run.consider(request)
-        run.ledger.lending.add(request.request_id)
+        if request.request_id in run.retained:
+            run.ledger.lending[request.request_id] = run.date_of(request)
     return run.finish(order)
 
 
@@ -62,7 +63,7 @@ class _Run:
         self.shared = SharedNodes(self.ledger, self.evictor.named)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
         self.retained = {r.request_id for r in snapshot.retentions if r.until_ms > self.now}
-        self.ledger.lending |= self.retained - {r.request_id for r in snapshot.pending}
+        self.ledger.lending |= dict.fromkeys(self.retained - {r.request_id for r in snapshot.pending}, NEVER)
         for request in snapshot.pending:
             if request.request_id in self.retained:
                 self.quotas.take(request)           # its nodes are kept, so is its quota
@@ -108,6 +109,10 @@ class _Run:
             self._provide(request)
         elif self.policy.preempt:
             self._evict(request)
+
+    def date_of(self, request: Request) -> int:
+        """The date of its claim, if it has one."""
+        return next((claim.start_ms for claim in self.claims if claim.request_id == request.request_id), NEVER)
 
     def finish(self, order: list[Request]) -> Plan:
         """Reasons, forecasts and the plan."""

@@ -39,9 +39,9 @@ class Calls:
 
     def load(self) -> None:
         world = self._server.world
+        world.watch(Call, self._look_whether_open)
         for call in world[Call].values():
-            if call.num_outputs < call.num_inputs:
-                self._open.setdefault(call.app_id, set()).add(call.call_id)
+            self._look_whether_open(call)
         for item in world[Input].values():
             self._inputs.setdefault(item.call_id, []).append(item)
         for output in sorted(world[Output].values(), key=lambda o: o.seq):
@@ -54,8 +54,6 @@ class Calls:
         for table in (self._outputs, self._inputs, self._chunks):
             for call_id in call_ids:
                 table.pop(call_id, None)  # type: ignore[attr-defined]
-        for open_calls in self._open.values():
-            open_calls -= call_ids
 
     # ------------------------------------------------------------ what the client asks
 
@@ -94,8 +92,6 @@ class Calls:
             pool.add(item)
             items.append(item)
         call.num_inputs += len(items)
-        if items:
-            self._open.setdefault(call.app_id, set()).add(call.call_id)
         unit.put(call)
         self._wake_clusters(call.function_id)       # at once: their leases are later units, on disk with this one and never before it
         unit.after(self._server.planning.soon)
@@ -254,19 +250,21 @@ class Calls:
         unit.put(output)
         outputs.append(output)
         call.num_outputs += 1
-        if call.num_outputs >= call.num_inputs:
-            self._decided(call)
         unit.put(call)
         self._close_if_done(unit, call)
         self._server.apps.input_decided(unit, call.app_id)
         unit.after(lambda: self._server.topics.wake(("outputs", call.call_id)))
         unit.after(lambda: self._server.topics.wake(("chunks", call.call_id)))
 
-    def _decided(self, call: Call) -> None:
-        open_calls = self._open.get(call.app_id, set())
+    def _look_whether_open(self, call: Call) -> None:
+        """It was put, with its counts, or deleted."""
+        open_calls = self._open.setdefault(call.app_id, set())
+        if call.num_outputs < call.num_inputs and call.call_id in self._server.world[Call]:
+            open_calls.add(call.call_id)
+            return
         open_calls.discard(call.call_id)
         if not open_calls:
-            self._open.pop(call.app_id, None)
+            del self._open[call.app_id]
 
     def _close_if_done(self, unit: Unit, call: Call) -> None:
         if call.inputs_finished and call.num_outputs >= call.num_inputs and call.state != CallState.DONE:

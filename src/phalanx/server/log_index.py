@@ -30,6 +30,7 @@ class LogIndex:
         """A piece is new, or has grown."""
         source = source_of(piece)
         pieces = self._pieces.setdefault(source, [])
+        before = self.last_seq_of(source) if pieces else -1
         if pieces and pieces[-1].seq == piece.seq:
             self.bytes -= pieces[-1].end - pieces[-1].start
             piece.lost_before = max(piece.lost_before, pieces[-1].lost_before)    # retention may have marked it since it was queued
@@ -38,9 +39,12 @@ class LogIndex:
             pieces.append(piece)
         self.bytes += piece.end - piece.start
         self.last_seq = max(self.last_seq, piece.seq, piece.last_seq)
-        sources = self._sources[piece.app_id]
-        sources.pop(source, None)
-        sources[source] = None
+        # In the order of their last lines, which `sources_after` counts on. A rank that only ended has no new one: moved, it would hide
+        # from readers what others wrote last.
+        if self.last_seq_of(source) > before:
+            sources = self._sources[piece.app_id]
+            sources.pop(source, None)
+            sources[source] = None
 
     def pieces(self, source: Source) -> list[LogPiece]:
         return self._pieces.get(source, [])

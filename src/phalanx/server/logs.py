@@ -354,7 +354,8 @@ class Logs:
                     LOG.error("logs wait: %s can't be written: %s. Make room on that disk", self._segments.folder, error)
                     await asyncio.sleep(RETRY_S)
         unit = self._server.unit()
-        for piece in {append.piece.seq: append.piece for append in batch}.values():
+        last = {append.piece.seq: append.piece for append in batch}
+        for piece in sorted(last.values(), key=lambda piece: max(piece.last_seq, piece.seq)):       # as the index wants them
             self.index.put(piece)
             unit.put(piece)
         await asyncio.shield(self._server.commit_soon(unit))

@@ -108,8 +108,6 @@ class Purging:
         doomed = [one for kind in (AppVersion, Class, Function) for one in world[kind].values() if one.app_id in old] if old else []
         for record in doomed:
             unit.delete(record)
-        for secret in self._server.secrets.unused(before):      # what named them may just have gone
-            unit.delete(secret)
         for app_id in old:
             self._server.logs.forget(unit, app_id)
             unit.delete(world[App][app_id])

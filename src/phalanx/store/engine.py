@@ -45,13 +45,13 @@ def shown(url: URL) -> str:
 def engine_of(url: URL, durability: str) -> sa.Engine:
     """An engine; it has not connected yet. StoreError when the driver is missing."""
     if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(url)
+        engine = sa.create_engine(url, hide_parameters=True)     # what a row holds (arguments, secrets) is not for logs
         sa.event.listen(engine, "connect", _sqlite_settings(durability))
         return engine
     arguments: dict[str, Any] = POSTGRESQL | {key: value for key, value in url.query.items() if key in POSTGRESQL}
     arguments["options"] += f" -c synchronous_commit={'on' if durability == 'full' else 'off'}"
     try:
-        return sa.create_engine(url, connect_args=arguments)
+        return sa.create_engine(url, connect_args=arguments, hide_parameters=True)
     except ImportError as error:
         raise StoreError(f"PostgreSQL wants the driver psycopg: pip install 'phalanx[postgresql]' ({error})") from error
 
