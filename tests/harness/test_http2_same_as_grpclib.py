@@ -113,7 +113,11 @@ async def outcome(kind: str, call: Call) -> str:
         try:
             return repr(await asyncio.wait_for(call(channel), 30))
         except GRPCError as error:
+            if error.status is Status.DEADLINE_EXCEEDED:
+                return "too late"       # the server said so first
             return repr((error.status, error.message, error.details))
+        except TimeoutError:
+            return "too late"
         except Exception as error:
             return repr(error)
         finally:
