@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 from grpclib.client import Channel, StreamStreamMethod, StreamUnaryMethod, UnaryStreamMethod, UnaryUnaryMethod
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from tests.harness.control_plane import LOCAL
