@@ -1,4 +1,4 @@
-"""An agent whose launcher was killed hung for ever, once it had a zygote: its nodes stayed away, and `phalanx down` took a minute and more."""
+"""An agent with a zygote hung for ever when its launcher was killed: its nodes stayed away, and `phalanx down` took over a minute."""
 
 from __future__ import annotations
 
