@@ -1,11 +1,25 @@
-"""For every test: a run that passed leaves no folder outside of the clone."""
+"""For every test: a run that passed leaves no folder outside of the clone, and a test that failed is reported."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """No garbage collection while pytest parses a failed test's source: CPython 3.11 ends the whole run there with "AST constructor
+    recursion depth mismatch" when what is collected writes a traceback, whose carets are parsed too.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -46,6 +46,11 @@ class Paths:
         return self.state / "backup.lock"
 
     @property
+    def restored(self) -> Path:
+        """There until the first start after `phalanx restore` has given up the ranks that ran when the backup was made."""
+        return self.state / "restored"
+
+    @property
     def blobs(self) -> Path:
         return self.state / "blobs"
 

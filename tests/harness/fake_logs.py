@@ -78,10 +78,12 @@ class FakeCluster:
             self.number, self.cluster_id, self.app_id, self.function_id, size, True, Phase.RUNNING, created_ms=now, running_ms=now,
         ))  # fmt: skip
         for rank in range(size):
-            unit.put(Member(
+            member = Member(
                 self.number, rank, self.task_id(rank), f"node-{rank}", self.cluster_id, self.app_id, self.function_id,
                 state=MemberState.READY, created_ms=now, started_ms=now,
-            ))  # fmt: skip
+            )  # fmt: skip
+            unit.put(member)
+            self.control_plane.server.gangs.by_task[member.task_id] = member
 
     def _gone(self, unit: Any, rank: int) -> None:
         member = self._member(rank)

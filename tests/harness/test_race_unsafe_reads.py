@@ -20,11 +20,11 @@ def test_an_output_is_told_only_once_it_is_on_disk(control_plane: ControlPlane) 
     disk_may_go_on, outputs_on_disk, told = threading.Event(), threading.Event(), threading.Event()
     apply = database._apply
 
-    def slow_apply(connection, writes):  # type: ignore[no-untyped-def]
+    def slow_apply(writes):  # type: ignore[no-untyped-def]
         is_output = any(records.name == "output" for records, _, _ in writes)
         if is_output:
             disk_may_go_on.wait(20)
-        apply(connection, writes)
+        apply(writes)
         if is_output:
             outputs_on_disk.set()
 

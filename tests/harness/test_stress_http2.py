@@ -85,7 +85,8 @@ def test_a_deadline_ends_a_poll_with_its_status(control_plane: ControlPlane) -> 
 
     request = api_pb2.FunctionGetOutputsRequest(function_call_id=call_id, last_entry_id="0-0", timeout=50).SerializeToString()
     path = "/modal.client.ModalClient/FunctionGetOutputs"
-    headers = {":method": "POST", ":path": path, "content-type": "application/grpc", "grpc-timeout": "50m", **metadata(control_plane)}
+    headers = {":method": "POST", ":scheme": "http", ":path": path, "content-type": "application/grpc", "grpc-timeout": "50m"}
+    headers |= metadata(control_plane)
     block = Encoder().encode(list(headers.items()))
     body = b"\0" + len(request).to_bytes(4, "big") + request
     with socket.create_connection((LOCAL, control_plane.port), timeout=30) as connection:
@@ -100,7 +101,7 @@ def test_a_deadline_ends_a_poll_with_its_status(control_plane: ControlPlane) -> 
     ("said", "code"),
     [
         (PREFACE + b"\0\0\x04\x08\0\0\0\0\0\0\0\0\0", 1),              # a window update of nothing
-        (PREFACE + b"\0\0\x02\x08\0\0\0\0\0\0\0", 1),                  # a window update cut short
+        (PREFACE + b"\0\0\x02\x08\0\0\0\0\0\0\0", 6),                  # a window update cut short
         (PREFACE + b"\x40\0\0\0\0\0\0\0\x01", 6),                       # a frame of four megabytes
         (PREFACE + b"\0\0\0\x09\x04\0\0\0\x01", 1),                     # a continuation of nothing
         (PREFACE + b"\0\0\x03\x01\x05\0\0\0\x01\xff\xff\xff", 9),       # headers that can't be decompressed

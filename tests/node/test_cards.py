@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.node import gpu_memory
 from phalanx.node.cards import Cards, NoCard
-from phalanx.node.gpus import Card, read_card, read_cdi
+from phalanx.node.gpus import Card, handover, read_card, read_cdi
 
 # /proc/driver/nvidia/gpus/0000:01:00.0/information
 INFORMATION = """Model: \t\t NVIDIA H200
@@ -46,6 +46,22 @@ def test_an_agent_that_starts_knows_the_cards_of_living_containers():
     cards = Cards([Card(0), Card(1)])
     cards.adopt("7-0", [0])
     assert [card.minor for card in cards.take("8-0", 1)] == [1]
+
+
+def test_case_78_cards_that_are_given_back_twice_are_free_once():
+    cards = Cards([Card(0), Card(1)])
+    cards.take("7-0", 1)
+    cards.free("7-0")
+    cards.free("7-0")
+    assert [card.minor for card in cards.take("8-0", 2)] == [0, 1]
+    cards.free("7-0")       # late, of a container that has none any more
+    with pytest.raises(NoCard, match="1 GPUs are asked for, and 0 of 2 are free"):
+        cards.take("9-0", 1)
+
+
+def test_case_78_a_card_without_its_device_node_is_handed_to_nobody():
+    with pytest.raises(OSError, match="/dev/nvidia977: no such device any more"):
+        handover([977])
 
 
 def device(name: str, *minors: int) -> dict:

@@ -15,6 +15,7 @@ import grpclib.const
 from grpclib.const import Status
 from hpack import Decoder, HPACKError
 
+from phalanx.api import http2_rules as rules
 from phalanx.api.http2_frames import (
     ACK,
     CONTINUATION,
@@ -25,9 +26,7 @@ from phalanx.api.http2_frames import (
     HAS_PRIORITY,
     HEAD,
     HEADERS,
-    PADDED,
     PING,
-    PUSH_PROMISE,
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
@@ -35,24 +34,13 @@ from phalanx.api.http2_frames import (
     trailers,
 )  # fmt: skip
 from phalanx.api.http2_request import Request
+from phalanx.api.http2_rules import WINDOW, ProtocolError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-WINDOW = 16 * 2**20             # that we offer, of a connection and of a stream
 ACK_BYTES = WINDOW // 4         # taken in before the other side is told that there is room again
-FRAME = 16_384                  # the longest that we take: what holds when nothing is said
-MOST_STREAMS = 1000
 GATHER_BYTES = 64 << 10
-MOST_HEADERS = 64 << 10
-NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR, REFUSED_STREAM, COMPRESSION_ERROR, CALM = 0, 1, 3, 6, 7, 9, 11
-SETTINGS_INITIAL_WINDOW_SIZE, SETTINGS_MAX_FRAME_SIZE = 4, 5
-
-
-class ProtocolError(Exception):
-    """The other side broke the protocol: the connection ends with this code."""
-
-    def __init__(self, code: int, why: str) -> None:
-        super().__init__(why)
-        self.code = code
+MOST_UNSENT = 1 << 20           # answers that nobody reads, before we stop to read what asks for more of them
+GOODBYE_S = 5.0                 # for a client that broke the protocol to read that it did
 
 
 class Connection(asyncio.Protocol):
@@ -60,20 +48,25 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, mapping: Mapping[str, grpclib.const.Handler]) -> None:
         self._mapping = mapping
-        self._decoder = Decoder(MOST_HEADERS)
+        self._decoder = Decoder(rules.MOST_HEADERS)
         self._buffer = bytearray()
         self._wants_preface = True
         self._headers: tuple[int, int, bytearray] | None = None        # a header block that goes on: stream, flags, what came
+        self._continuations = 0
         self._last_stream = 0
+        self._room = WINDOW                     # what the other side may still send on all streams
         self._untold = 0                        # bytes taken in since the last update of the connection's window
+        self._tasks = 0                         # handlers that have not ended
         self._transport: Any = None
         self._outgoing: list[bytes] = []
         self._size = 0
         self._closing = False
         self.requests: dict[int, Request] = {}
+        self.blocked: set[Request] = set()      # that wait for a window to open
+        self.buffered = 0                       # bytes that no handler has read yet
         self.send_window = 65_535
         self.initial_window = 65_535
-        self.frame_size = FRAME
+        self.frame_size = rules.FRAME
         self.may_send = asyncio.Event()         # the transport is not full, and a window may have opened
 
     # ------------------------------------------------------------ for the listener
@@ -81,6 +74,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """End every request; the connection itself is the transport's."""
         self._closing = True
+        self._flush()       # answers of this very turn
         for request in list(self.requests.values()):
             request.cancel()
 
@@ -90,14 +84,18 @@ class Connection(asyncio.Protocol):
 
     def accepted(self, request: Request) -> None:
         """A subclass may look at a request before it begins."""
-        request.begin()
+        self._tasks += 1
+        request.begin().add_done_callback(self._task_ended)
+
+    def _task_ended(self, _: asyncio.Task[None]) -> None:
+        self._tasks -= 1
 
     # ------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self.may_send.set()
-        settings = struct.pack(">HIHIHI", 3, MOST_STREAMS, SETTINGS_INITIAL_WINDOW_SIZE, WINDOW, 6, MOST_HEADERS)
+        settings = struct.pack(">HIHIHI", 3, rules.MOST_STREAMS, rules.SETTINGS_INITIAL_WINDOW_SIZE, WINDOW, 6, rules.MOST_HEADERS)
         self.write(frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", WINDOW - 65_535)))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -109,6 +107,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.may_send.set()
+        self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
@@ -119,19 +118,19 @@ class Connection(asyncio.Protocol):
                 if len(buffer) < len(PREFACE):
                     return
                 if not buffer.startswith(PREFACE):
-                    raise ProtocolError(PROTOCOL_ERROR, "no preface")
+                    raise ProtocolError(rules.PROTOCOL_ERROR, "no preface")
                 self._wants_preface, at = False, len(PREFACE)
             while len(buffer) - at >= 9:
                 length = buffer[at] << 16 | buffer[at + 1] << 8 | buffer[at + 2]
-                if length > FRAME:
-                    raise ProtocolError(FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+                if length > rules.FRAME:
+                    raise ProtocolError(rules.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
                 if len(buffer) - at < 9 + length:
                     break
                 stream = int.from_bytes(buffer[at + 5 : at + 9], "big") & 0x7FFFFFFF
                 self._frame(buffer[at + 3], buffer[at + 4], stream, bytes(buffer[at + 9 : at + 9 + length]))
                 at += 9 + length
-        except (ProtocolError, HPACKError, struct.error, IndexError, UnicodeDecodeError) as error:
-            self._go_away(_code_of(error), str(error))
+        except (ProtocolError, HPACKError) as error:
+            self._go_away(error.code if isinstance(error, ProtocolError) else rules.COMPRESSION_ERROR, str(error))
             at = len(buffer)
         if at:
             del buffer[:at]
@@ -154,20 +153,23 @@ class Connection(asyncio.Protocol):
     def finished(self, stream: int, was_whole: bool) -> None:
         """Its answer is out. A client that still sends is told that nobody listens."""
         if not was_whole:
-            self.write(frame(RST_STREAM, 0, stream, struct.pack(">I", NO_ERROR)))
+            self.write(frame(RST_STREAM, 0, stream, struct.pack(">I", rules.NO_ERROR)))
         self.ended(stream)
 
     def ended(self, stream: int) -> None:
         """The request is over, for both sides."""
-        self.requests.pop(stream, None)
+        request = self.requests.pop(stream, None)
+        if request is not None:
+            self.blocked.discard(request)
 
     def took(self, stream: int, size: int, stream_open: bool) -> None:
         """Bytes of a request's body are used: there is room for more."""
-        if stream_open:
+        if stream_open and size:
             self.write(frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", size)))
         self._untold += size
         if self._untold >= ACK_BYTES:
             self.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._untold)))
+            self._room += self._untold
             self._untold = 0
 
     def _flush(self) -> None:
@@ -177,66 +179,89 @@ class Connection(asyncio.Protocol):
             self._size = 0
             if not self._transport.is_closing():
                 self._transport.write(data)
+                if not self.may_send.is_set() and self._transport.get_write_buffer_size() > MOST_UNSENT:
+                    self._transport.pause_reading()
 
     def _go_away(self, code: int, why: str) -> None:
         self.write(frame(GOAWAY, 0, 0, struct.pack(">II", self._last_stream, code) + why.encode()[:200]))
-        self._flush()
+        self.close()
         self._transport.close()
+        asyncio.get_running_loop().call_later(GOODBYE_S, self._transport.abort)
+
+    def _reset(self, stream: int, code: int) -> None:
+        """End one stream with an error; the connection goes on."""
+        request = self.requests.get(stream)
+        if request is not None:
+            request.cancel()
+        self.write(frame(RST_STREAM, 0, stream, struct.pack(">I", code)))
 
     # ------------------------------------------------------------ in
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         if self._headers is not None and (kind != CONTINUATION or stream != self._headers[0]):
-            raise ProtocolError(PROTOCOL_ERROR, "a header block was not ended")
+            raise ProtocolError(rules.PROTOCOL_ERROR, "a header block was not ended")
+        if not stream % 2 and kind in (DATA, HEADERS, CONTINUATION):
+            raise ProtocolError(rules.PROTOCOL_ERROR, f"stream {stream} is not a client's")
         if kind == DATA:
             self._data(flags, stream, payload)
         elif kind == HEADERS:
-            start, end = _unpadded(flags, payload)
-            self._header_block(stream, flags, bytearray(payload[start + (5 if flags & HAS_PRIORITY else 0) : end]))
+            start, end = rules.unpadded(flags, payload, 5 if flags & HAS_PRIORITY else 0)
+            self._continuations = 0
+            self._header_block(stream, flags, bytearray(payload[start:end]))
         elif kind == CONTINUATION:
             if self._headers is None:
-                raise ProtocolError(PROTOCOL_ERROR, "a continuation of nothing")
+                raise ProtocolError(rules.PROTOCOL_ERROR, "a continuation of nothing")
             _, first_flags, block = self._headers
-            self._header_block(stream, first_flags | flags & END_HEADERS, block + payload)
-        elif kind == RST_STREAM:
+            block += payload
+            self._continuations += 1
+            self._header_block(stream, first_flags | flags & END_HEADERS, block)
+        else:
+            rules.check_frame(kind, flags, stream, payload)
+            self._control(kind, flags, stream, payload)
+
+    def _control(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind in (RST_STREAM, WINDOW_UPDATE) and stream and (stream > self._last_stream or not stream % 2):
+            raise ProtocolError(rules.PROTOCOL_ERROR, f"stream {stream} was never opened")
+        if kind == RST_STREAM:
             request = self.requests.get(stream)
             if request is not None:
                 request.cancel()
-        elif kind == SETTINGS:
-            if not flags & ACK:
-                self._settings(payload)
-        elif kind == PING:
-            if not flags & ACK:
-                self.write(frame(PING, ACK, 0, payload))
+        elif kind == SETTINGS and not flags & ACK:
+            self._settings(rules.settings_of(payload))
+        elif kind == PING and not flags & ACK:
+            self.write(frame(PING, ACK, 0, payload))
         elif kind == WINDOW_UPDATE:
-            self._window_update(stream, struct.unpack(">I", payload)[0] & 0x7FFFFFFF)
-        elif kind == PUSH_PROMISE:
-            raise ProtocolError(PROTOCOL_ERROR, "a client does not push")
+            self._window_update(stream, int.from_bytes(payload, "big") & rules.WIDEST)
         # GOAWAY: its requests may still end; PRIORITY and what is not known are of no interest
 
     def _header_block(self, stream: int, flags: int, block: bytearray) -> None:
-        if len(block) > MOST_HEADERS:
-            raise ProtocolError(CALM, "headers beyond all measure")
+        if len(block) > rules.MOST_HEADERS or self._continuations > rules.MOST_CONTINUATIONS:
+            raise ProtocolError(rules.CALM, "headers beyond all measure")
         if not flags & END_HEADERS:
             self._headers = (stream, flags, block)
             return
         self._headers = None
-        headers: dict[str, str] = {}
-        for name, value in self._decoder.decode(bytes(block)):
-            headers[str(name)] = str(value)
-        if stream in self.requests:      # trailers: gRPC's clients send none that say anything
-            if flags & END_STREAM:
-                self.requests[stream].received(b"", True)
+        fields = self._decoder.decode(bytes(block))     # always: it keeps state for the headers that follow
+        is_whole = bool(flags & END_STREAM)
+        request = self.requests.get(stream)
+        if request is not None:                 # trailers: gRPC's clients send none that say anything
+            if not is_whole or request.is_whole:
+                self._reset(stream, rules.STREAM_CLOSED if request.is_whole else rules.PROTOCOL_ERROR)
+                return
+            request.received(b"", True)
             return
-        if not stream % 2 or stream <= self._last_stream:
-            if stream <= self._last_stream:
-                return                   # of a request that is over for us
-            raise ProtocolError(PROTOCOL_ERROR, f"stream {stream} is not a client's")
+        if stream <= self._last_stream:
+            return                              # of a request that is over for us
         self._last_stream = stream
-        if len(self.requests) >= MOST_STREAMS or self._closing:
-            self.write(frame(RST_STREAM, 0, stream, struct.pack(">I", REFUSED_STREAM)))
+        if len(self.requests) >= rules.MOST_STREAMS or self._closing:
+            self._reset(stream, rules.REFUSED_STREAM)
             return
-        self._open(stream, headers, bool(flags & END_STREAM))
+        try:
+            headers = rules.headers_of(fields)
+        except rules.MalformedRequest:
+            self._reset(stream, rules.PROTOCOL_ERROR)
+            return
+        self._open(stream, headers, is_whole)
 
     def _open(self, stream: int, headers: dict[str, str], is_whole: bool) -> None:
         handler = self._mapping.get(headers.get(":path", ""))
@@ -247,62 +272,61 @@ class Connection(asyncio.Protocol):
         if handler is None:
             self.write(frame(HEADERS, END_HEADERS | END_STREAM, stream, HEAD + trailers(Status.UNIMPLEMENTED, "Method not found")))
             return
-        request = Request(self, stream, headers, handler, self.initial_window)
+        if self._tasks >= rules.MOST_TASKS:
+            raise ProtocolError(rules.CALM, "requests are reset faster than they can end")
+        request = Request(self, stream, headers, handler)
         self.requests[stream] = request
         if is_whole:
             request.received(b"", True)
         self.accepted(request)
 
     def _data(self, flags: int, stream: int, payload: bytes) -> None:
+        self._room -= len(payload)
+        if self._room < 0:
+            raise ProtocolError(rules.FLOW_CONTROL_ERROR, "more data than the connection's window has room for")
+        start, end = rules.unpadded(flags, payload)
         request = self.requests.get(stream)
         if request is None:
             if stream > self._last_stream:
-                raise ProtocolError(PROTOCOL_ERROR, "data of no request")
+                raise ProtocolError(rules.PROTOCOL_ERROR, "data of no request")
             self.took(stream, len(payload), False)
             return
-        start, end = _unpadded(flags, payload)
-        if start or end != len(payload):
+        request.room -= len(payload)
+        if request.is_whole or request.room < 0:
+            self.took(stream, len(payload), False)
+            self._reset(stream, rules.STREAM_CLOSED if request.is_whole else rules.FLOW_CONTROL_ERROR)
+            return
+        if end - start != len(payload):
+            request.room += len(payload) - (end - start)
             self.took(stream, len(payload) - (end - start), True)
+        self.buffered += end - start
         request.received(payload[start:end], bool(flags & END_STREAM))
 
-    def _settings(self, payload: bytes) -> None:
-        for name, value in struct.iter_unpack(">HI", payload):
-            if name == SETTINGS_INITIAL_WINDOW_SIZE:
-                if value > 2**31 - 1:
-                    raise ProtocolError(FLOW_CONTROL_ERROR, "a window beyond 2^31 - 1")
-                for request in self.requests.values():
-                    request.send_window += value - self.initial_window
-                self.initial_window = value
-                self._opened()
-            elif name == SETTINGS_MAX_FRAME_SIZE:
-                if not FRAME <= value < 2**24:
-                    raise ProtocolError(PROTOCOL_ERROR, f"frames of {value} bytes")
-                self.frame_size = value
+    def _settings(self, settings: dict[int, int]) -> None:
+        self.frame_size = settings.get(rules.SETTINGS_MAX_FRAME_SIZE, self.frame_size)
+        if rules.SETTINGS_INITIAL_WINDOW_SIZE in settings:
+            self.initial_window = settings[rules.SETTINGS_INITIAL_WINDOW_SIZE]
+            self._opened()
         self.write(frame(SETTINGS, ACK, 0, b""))
 
     def _window_update(self, stream: int, more: int) -> None:
         if not more:
-            raise ProtocolError(PROTOCOL_ERROR, "a window update of nothing")
+            raise ProtocolError(rules.PROTOCOL_ERROR, "a window update of nothing")
+        request = self.requests.get(stream)
         if not stream:
             self.send_window += more
-        elif stream in self.requests:
-            self.requests[stream].send_window += more
-        self._opened()
-
-    def _opened(self) -> None:
-        for request in self.requests.values():
+            if self.send_window > rules.WIDEST:
+                raise ProtocolError(rules.FLOW_CONTROL_ERROR, "a window beyond 2^31 - 1")
+            self._opened()
+        elif request is not None:
+            request.added += more
+            if self.initial_window + request.added > rules.WIDEST:
+                self._reset(stream, rules.FLOW_CONTROL_ERROR)
+                return
             request.window_opened()
 
-
-def _code_of(error: Exception) -> int:
-    if isinstance(error, ProtocolError):
-        return error.code
-    return COMPRESSION_ERROR if isinstance(error, HPACKError) else PROTOCOL_ERROR
-
-
-def _unpadded(flags: int, payload: bytes) -> tuple[int, int]:
-    if not flags & PADDED:
-        return 0, len(payload)
-    if payload[0] >= len(payload):
-        raise ProtocolError(PROTOCOL_ERROR, "more padding than frame")
-    return 1, len(payload) - payload[0]
+    def _opened(self) -> None:
+        """Each that finds it still too small comes back."""
+        blocked, self.blocked = self.blocked, set()
+        for request in blocked:
+            request.window_opened()

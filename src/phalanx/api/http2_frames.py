@@ -23,13 +23,13 @@ def literal(name: bytes, value: bytes) -> bytes:
 
 
 def trailers(status: Status, message: str | None = None) -> bytes:
-    said = literal(b"grpc-message", _escaped(message)) if message else b""
+    said = literal(b"grpc-message", _escaped(message)) if message is not None else b""
     return literal(b"grpc-status", str(status.value).encode()) + said
 
 
 def _escaped(message: str) -> bytes:
     """As gRPC wants it; cut where it would not go into one frame."""
-    escaped = quote(message, safe=_PLAIN)[:LONGEST_MESSAGE]
+    escaped = quote(message, safe=_PLAIN, errors="replace")[:LONGEST_MESSAGE]
     return (escaped[:-2] + escaped[-2:].partition("%")[0]).encode("ascii")
 
 

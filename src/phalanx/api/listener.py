@@ -134,8 +134,8 @@ class _FirstBytes(asyncio.Protocol):
                     self._transport.abort()
                 return
             self._line, self._buffer = line, rest
-        if not self._buffer:
-            return
+        if len(self._buffer) < len(HTTP2) and HTTP2.startswith(self._buffer):
+            return      # nothing yet, or "P": PUT and POST begin with it too
         protocol = self._listener.choose(self._buffer, self._line)
         if protocol is None:
             self._transport.abort()

@@ -124,10 +124,14 @@ class Transport:
             return await self._execute(rpc, method, request, caller)
         # A retry while the first try still runs waits for that one: both get its answer, and it has its effect once.
         key = (caller.name, rpc, caller.idempotency_key)
-        if key in self._in_flight:
-            return await asyncio.shield(self._in_flight[key])
+        while key in self._in_flight:
+            first = self._in_flight[key]
+            await asyncio.wait((first,))
+            if not first.cancelled():       # otherwise its client went away, and this one is the first now
+                return first.result()
         kept = self._server.kept_answer(caller, rpc)
         if kept is not None:
+            await self._server.database.caught_up()     # the first try may have been given up while its commit is under way
             response_class = message_factory.GetMessageClass(SERVICE.methods_by_name[rpc].output_type)
             return response_class.FromString(kept)
         task = asyncio.ensure_future(self._execute(rpc, method, request, caller))

@@ -82,6 +82,7 @@ def read(file: Path, state: Path, database: str) -> dict[str, str]:
         config.database = database
         config.extra.pop("database", None)
         config.save(Paths(draft).config)
+        Paths(draft).restored.write_text(about["made"])
         if state.exists():
             state.rmdir()
         os.replace(draft, state)

@@ -26,10 +26,34 @@ def inputs_in_step(options: Mapping[str, str]) -> bool:
     return text.lower() in ("true", "1")
 
 
+def priority(options: Mapping[str, str]) -> int:
+    """`priority`: whose calls go first, and stop clusters of a lower one."""
+    text = options.get("priority", "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"priority={text!r}: a whole number is wanted, higher goes first; 0 unless said") from None
+
+
+def queue_deadline_s(options: Mapping[str, str]) -> float | None:
+    """`queue_deadline`: seconds that a call may wait for nodes; 0 or less: without end. None: not said."""
+    text = options.get("queue_deadline", "")
+    if not text:
+        return None
+    wrong = f"queue_deadline={text!r}: a number of seconds is wanted, 0 for no deadline"
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise ValueError(wrong) from None
+    if seconds != seconds:      # not a number
+        raise ValueError(wrong)
+    return seconds
+
+
 def complaints(options: Mapping[str, str]) -> list[str]:
     """Everything that is wrong with them."""
     found = []
-    readers: tuple[Callable[[Mapping[str, str]], object], ...] = (finish_window_ms, grace_ms, inputs_in_step)
+    readers: tuple[Callable[[Mapping[str, str]], object], ...] = (finish_window_ms, grace_ms, inputs_in_step, priority, queue_deadline_s)
     for read in readers:
         try:
             read(options)

@@ -99,6 +99,8 @@ class Agent:
         for task in (serving, watching, leaving, launcher_gone):
             task.cancel()
         await asyncio.wait({serving, watching, leaving, launcher_gone})
+        if without_launcher or not serving.cancelled():
+            await self._drop_what_is_half_made()
         if without_launcher:
             # Namespaces may have died with it: an agent that starts makes all of that, and takes the containers over.
             raise LaunchFailed("the launcher has ended: this agent ends too, and the next one starts another")
@@ -189,11 +191,20 @@ class Agent:
                 for node_id in self.nodes:
                     self.preparer.unschedulable.setdefault(node_id, f"{remains} remains of {name}")
 
-    async def _leave(self) -> None:
-        """Interrupt every container, wait for its grace, kill, remove; then the bridge and the launcher."""
+    async def _drop_what_is_half_made(self) -> None:
+        """Zygotes and containers in preparation: no later agent takes them over. Before asyncio.run cancels every task at once, for then
+        what they wait for in their end, the words of their shims, would be cancelled too, and this agent would hang."""
+        await self._stop_preparing()
+        await self.preparer.zygotes.leave()
+
+    async def _stop_preparing(self) -> None:
         for task in self._preparing.values():
             task.cancel()
         await asyncio.gather(*self._preparing.values(), return_exceptions=True)
+
+    async def _leave(self) -> None:
+        """Interrupt every container, wait for its grace, kill, remove; then the bridge and the launcher."""
+        await self._stop_preparing()
         if self._bridging is not None:
             await asyncio.wait({self._bridging})
         running = list(self.containers.values())

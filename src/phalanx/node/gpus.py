@@ -83,10 +83,16 @@ def gpu_type(model: str) -> str:
     return re.sub(r"^NVIDIA ", "", model).strip().replace(" ", "-") or "any"
 
 
+class DeviceGone(OSError):
+    """A card that was there when the agent started has no device node any more; the text names them."""
+
+
 def handover(minors: list[int]) -> Handover:
-    """What a container with these cards gets; the machine's CDI file decides where there is one."""
+    """What a container with these cards gets; the machine's CDI file decides where there is one. Raises DeviceGone."""
     if not minors:
         return Handover()
+    if gone := [f"/dev/nvidia{minor}" for minor in minors if not os.path.exists(f"/dev/nvidia{minor}")]:
+        raise DeviceGone(f"{', '.join(gone)}: no such device any more. `nvidia-smi -L` on the node says which cards its driver still has")
     return _from_cdi(minors) or _from_files(minors)
 
 

@@ -9,6 +9,8 @@ import logging
 import signal
 from typing import TYPE_CHECKING, Any
 
+from grpclib.exceptions import StreamTerminatedError
+
 from phalanx.core import events as ev
 from phalanx.core.gang import Gang
 from phalanx.model.app import Image
@@ -199,8 +201,9 @@ class Agents(AgentsBase):
         return ""
 
     async def _send_all(self, session: Session, stream: Any) -> None:
-        while (message := await session.outgoing.get()) is not None:
-            await stream.send_message(message)
+        with contextlib.suppress(StreamTerminatedError):    # the agent is gone: the session's own task sees to that
+            while (message := await session.outgoing.get()) is not None:
+                await stream.send_message(message)
 
     def _joined(self, unit: Unit, session: Session, register: pb.Register) -> None:
         rebooted: set[str] = set()

@@ -274,7 +274,8 @@ class Gangs:
         if verdict is None or not assignment.clustered or verdict.cause not in _FAILURES:
             return
         what = "was preempted" if verdict.cause == Cause.PREEMPTED else "failed"
-        for line in (f"cluster {assignment.cluster_id} {what}: {verdict.sentence}", *(f"  {line}" for line in verdict.others)):
+        why = verdict.sentence.removeprefix("preempted: ")      # said already
+        for line in (f"cluster {assignment.cluster_id} {what}: {why}", *(f"  {line}" for line in verdict.others)):
             self._server.logs.system_line(unit, assignment.app_id, assignment.function_id, line, cluster_id=assignment.cluster_id)
 
     def _over(self, unit: Unit, gang: Gang, dirty: dict[int, str]) -> None:

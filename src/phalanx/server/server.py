@@ -37,6 +37,7 @@ from phalanx.server.mounts import Mounts
 from phalanx.server.nodes import Nodes
 from phalanx.server.planning import Planning
 from phalanx.server.purging import Purging
+from phalanx.server.restored import lose_ranks
 from phalanx.server.retentions import Retentions
 from phalanx.server.secrets import Secrets
 from phalanx.server.unit import Unit
@@ -113,6 +114,7 @@ class Server:
         self.retentions.load()
         self.purging.start()
         self.planning.load()
+        lose_ranks(self)
         self.planning.soon()
 
     def close(self) -> None:

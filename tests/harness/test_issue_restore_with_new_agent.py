@@ -1,0 +1,47 @@
+"""A backup made while a cluster ran: its restored state refused its own new agent, for the old one's ranks might still run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from phalanx.config import Config
+from phalanx.paths import Paths
+from tests.harness.callers import Caller
+from tests.harness.control_plane import ControlPlane
+from tests.harness.fake_agents import FakeFleet
+from tests.harness.test_backup import answer, phalanx
+from tests.harness.waiting import until
+
+
+def test_the_agent_of_a_restored_state_gets_the_nodes_of_the_old_one(control_plane: ControlPlane, tmp_path: Path) -> None:
+    control_plane.config.save(control_plane.paths.config)
+    fleet = FakeFleet(control_plane, 4)
+
+    async def hold(rank, item) -> str:  # type: ignore[no-untyped-def]
+        await asyncio.sleep(3600)
+        return ""
+
+    fleet.program = hold
+    fleet.start()
+    caller = Caller(control_plane)
+    running = caller.call(caller.function("hold", gpu="H100:8", size=2))
+    until(lambda: len(fleet.ran) == 2)
+    file, there = tmp_path / "backup.tar", tmp_path / "elsewhere" / "state"
+    assert phalanx("backup", file, "--state", control_plane.paths.state).exit_code == 0
+    fleet.stop()
+    control_plane.stop()
+    assert phalanx("restore", file, "--state", there).exit_code == 0
+
+    restored = ControlPlane(tmp_path / "elsewhere", Config.load(Paths(there).config))
+    restored.start()
+    caller.plane = restored
+    nodes = FakeFleet(restored, 4)  # of the same names
+    nodes.agent_id = "another agent"
+    nodes.program = answer
+    nodes.start()
+    assert caller.result(running).startswith("answer")
+    until(lambda: not restored.paths.restored.exists())
+    nodes.stop()
+    restored.stop()
+    assert not restored.bugs
