@@ -38,11 +38,6 @@ class Crew:
     ranks: Mapping[str, frozenset[int]]     # by agent id
 
 
-def is_majority(ranks: frozenset[int], size: int) -> bool:
-    """More than half, or half with rank 0."""
-    return 2 * len(ranks) > size or is_even_half(ranks, size)
-
-
 def is_even_half(ranks: frozenset[int], size: int) -> bool:
     return 2 * len(ranks) == size and 0 in ranks
 

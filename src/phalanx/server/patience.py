@@ -1,14 +1,14 @@
-"""How long an input may wait for nodes, and what it has had others stopped for: what of an input its request carries."""
+"""How long an input may wait for nodes, and when what waits is looked at again."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from phalanx.core import options
 from phalanx.model.cluster import Failure
-from phalanx.model.plan import Plan, Request, Snapshot
+from phalanx.model.plan import Plan, Snapshot
 from phalanx.model.reasons import Reason, duration, sentence
 from phalanx.model.work import Function, Input
 
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 WAITED_TOO_LONG = "queue"       # the cause of such a failure; no cluster of the function is to blame, so it is none of `Cause`
 
 SOONEST_MS = 1_000              # a forecast that moves with the clock is not looked at again at every tick of it
-
-
-def of_input(server: Server, function: Function, request: Request, item: Input) -> Request:
-    """The request that is made for an input: with its deadline, and the stops that others had for it."""
-    return replace(request, evictions=item.evictions, deadline_ms=deadline_ms(server, function, item))
 
 
 def deadline_ms(server: Server, function: Function, item: Input) -> int | None:
@@ -36,11 +31,11 @@ def deadline_ms(server: Server, function: Function, item: Input) -> int | None:
 
 def allowed_wait_s(function: Function, fleet_wide_s: float) -> float | None:
     """`experimental_options={"queue_deadline": 600}`, in seconds, is the function's own; 0 or less means without end."""
-    text = function.options.get("queue_deadline", "")
     try:
-        seconds = float(text) if text else float(fleet_wide_s)
-    except ValueError:
-        seconds = float(fleet_wide_s)
+        own_s = options.queue_deadline_s(function.options)
+    except ValueError:      # of an older release, which did not refuse it
+        own_s = None
+    seconds = fleet_wide_s if own_s is None else own_s
     return seconds if 0 < seconds < math.inf else None
 
 

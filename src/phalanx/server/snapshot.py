@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from phalanx.core import options
 from phalanx.model.cluster import Member
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.gpus import GpuChoice
@@ -46,8 +47,10 @@ def ask_of(function: Function) -> Ask:
 
 def priority_of(function: Function) -> int:
     """`experimental_options={"priority": 10}`; higher goes first."""
-    text = function.options.get("priority", "0")
-    return int(text) if text.lstrip("-").isdigit() else 0
+    try:
+        return options.priority(function.options)
+    except ValueError:      # of an older release, which did not refuse it
+        return 0
 
 
 def where_of(function: Function) -> Where:
