@@ -64,17 +64,17 @@ class FailedStarts:
         nodes = ", ".join(dict.fromkeys(pool.crashes))
         pool.resting_for = f"its last {len(pool.crashes)} starts failed before they took an input, on {nodes}: {sentence.splitlines()[0]}"
         pool.resting_until_ms = retry_at_ms(self._server.now_ms(), max(rests, 1))
-        self._look_at(pool.resting_until_ms)
+        self._server.planning.soon_after(pool.resting_until_ms)
 
     def _refused(self, pool: Pool, gang: Gang, sentence: str) -> None:
         now = self._server.now_ms()
         pool.failed_starts += 1
         pool.not_before_ms = retry_at_ms(now, pool.failed_starts)
-        self._look_at(pool.not_before_ms)
+        self._server.planning.soon_after(pool.not_before_ms)
         for node_id in gang.blamed_nodes:
             pool.refused[node_id] = now + REFUSED_NODE_MS
             self._server.planning.refusals.refused(node_id, sentence, now)
-            self._look_at(pool.refused[node_id])
+            self._server.planning.soon_after(pool.refused[node_id])
         LOG.warning("assignment %s: %s", gang.assignment.assignment, sentence)
 
     def _charge(self, unit: Unit, gang: Gang, sentence: str) -> None:
@@ -82,6 +82,3 @@ class FailedStarts:
         item: Input | None = self._server.world[Input].get(gang.assignment.input_id)
         if not gang.took_inputs and item is not None and item.state == InputState.PENDING:
             self._server.calls.start_failed(unit, item, sentence, gang.blamed_nodes)
-
-    def _look_at(self, at_ms: int) -> None:
-        self._server.clock.call_after(at_ms - self._server.now_ms() + 1, self._server.planning.soon)

@@ -78,6 +78,10 @@ class Planning:
         else:
             loop.call_later(self._took_s * (SHARE - 1), self._turn)
 
+    def soon_after(self, at_ms: int) -> Any:
+        """Plan when that moment is over, although nothing happens then. Returns the timer."""
+        return self._server.clock.call_after(at_ms - self._server.now_ms() + 1, self.soon)
+
     def never_fits(self, function: Function) -> str:
         """Why this fleet can never run the function, or an empty string; with no node registered yet nobody knows."""
         nodes, request = self.fleet.facts(), request_of(function, "", 0)
@@ -179,7 +183,7 @@ class Planning:
             return
         if self._look is not None:
             self._look.cancel()
-        self._look = self._server.clock.call_after(at_ms - self._server.now_ms() + 1, self.soon) if at_ms is not None else None
+        self._look = self.soon_after(at_ms) if at_ms is not None else None
         self._look_ms = at_ms or 0
 
     # ------------------------------------------------------------ what the planner sees

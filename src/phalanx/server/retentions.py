@@ -31,7 +31,7 @@ class Retentions:
     def load(self) -> None:
         """What was kept runs out by the same clock, also while the server was away: nodes must not idle for it."""
         for kept in self._server.world[KeptNodes].values():
-            self._look_when_over(kept.until_ms)
+            self._server.planning.soon_after(kept.until_ms)
 
     # ------------------------------------------------------------ for whom
 
@@ -83,7 +83,7 @@ class Retentions:
         kept.victims = sorted({*kept.victims, *victims})
         kept.until_ms = max(kept.until_ms, self._server.now_ms() + for_ms)
         unit.put(kept)
-        unit.after(lambda: self._look_when_over(kept.until_ms))
+        unit.after(lambda: self._server.planning.soon_after(kept.until_ms))
 
     def _next_of(self, gang: Gang, requeued: Iterable[str]) -> Input | None:
         """The input that will be tried again: one that ran on the gang, or, where it never came so far, the one it was for."""
@@ -99,9 +99,6 @@ class Retentions:
             return True
         record = self._server.world[NodeRecord].get(member.node_id)
         return record is None or record.removed or node_of(record, self._server.agents.is_connected(member.node_id)).state != NodeState.UP
-
-    def _look_when_over(self, until_ms: int) -> None:
-        self._server.clock.call_after(until_ms - self._server.now_ms() + 1, self._server.planning.soon)
 
 
 def request_ids(server: Server, requests: Iterable[str]) -> dict[str, str]:
