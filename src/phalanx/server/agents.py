@@ -132,6 +132,13 @@ class Agents(AgentsBase):
             peers.append(pb.Peer(rank=member.rank, node_id=member.node_id, agent_id=agent_id, address=address))
         return pb.ToAgent(peers=pb.Peers(assignment=gang.assignment.assignment, size=gang.assignment.size, peers=peers))
 
+    def _tell_peers(self, gang: Gang) -> None:
+        """Once to each agent that is here."""
+        peers = self._peers(gang)
+        for member in gang.members:
+            if self._is_first_there(gang, member):
+                self._send(member.node_id, peers)
+
     def ask_mark(self, member: Member, number: int) -> None:
         """Have the agent send what the rank has written so far, and say so."""
         mark = pb.MarkLogs(assignment=member.assignment, rank=member.rank, number=number)
@@ -194,8 +201,10 @@ class Agents(AgentsBase):
             return "the join secret is not this control plane's: copy join_secret from its configuration"
         leases = self._server.leases
         for facts in register.nodes:
-            owner, taken = leases.agent_of(facts.node_id), self.is_connected(facts.node_id) or leases.has_ranks(facts.node_id)
-            if owner not in ("", register.agent_id) and taken:
+            owner = leases.agent_of(facts.node_id)
+            if owner in ("", register.agent_id):
+                continue
+            if self.is_connected(facts.node_id) or leases.has_ranks(facts.node_id):
                 return (f"node {facts.node_id} is agent {owner}'s, which is connected or whose ranks may run still: "
                         "give this agent's nodes other names (--node-name)")
         return ""
@@ -213,8 +222,7 @@ class Agents(AgentsBase):
                 facts.node_id, register.agent_id, register.engine, facts.hostname, facts.gpu_type, facts.gpu_count, facts.cpu_milli,
                 facts.memory_mib, facts.simulated, facts.rdma, facts.shared_only, facts.region, facts.zone, facts.network,
                 facts.block, facts.rack, facts.fabric_id, facts.runtime, facts.runtime_reason, dict(facts.guarantees),
-                list(facts.python_versions), register.boot_id, facts.unschedulable, old.cordoned if old else "", False,
-                self._server.now_ms(),
+                list(facts.python_versions), register.boot_id, facts.unschedulable, last_seen_ms=self._server.now_ms(),
             )  # fmt: skip
             self._server.nodes.carry_over(old, record)
             unit.put(record)
@@ -236,9 +244,8 @@ class Agents(AgentsBase):
     def _resume(self, unit: Unit, session: Session, adopted: set[tuple[int, int]], rebooted: set[str]) -> None:
         """Say again what the agent may have missed, and find out what it no longer has."""
         for gang in list(self._server.gangs.running.values()):
-            here = any(member.node_id in session.node_ids for member in gang.members)
-            for node_id in {member.node_id for member in gang.members} if here else ():
-                unit.after(lambda node_id=node_id, gang=gang: self._send(node_id, self._peers(gang)))   # type: ignore[misc]
+            if any(member.node_id in session.node_ids for member in gang.members):
+                unit.after(lambda gang=gang: self._tell_peers(gang))    # type: ignore[misc]
             for member in gang.members:
                 if member.node_id not in session.node_ids:
                     continue

@@ -84,8 +84,8 @@ class Leases:
     def _look(self) -> None:
         self._again()
         now_ms = self._observe()
-        records = [record for record in self._server.world[NodeRecord].values() if not record.removed]
-        silent = {record.agent_id for record in records if self._watch.is_silent(record.agent_id, now_ms)}
+        agents = {record.agent_id for record in self._server.world[NodeRecord].values() if not record.removed}
+        silent = {agent_id for agent_id in agents if self._watch.is_silent(agent_id, now_ms)}
         for agent_id in silent - self._silent:
             LOG.warning("agent %s is not heard of: its nodes take no work", agent_id)
         if silent != self._silent:
