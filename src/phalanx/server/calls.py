@@ -190,15 +190,16 @@ class Calls:
             self._give_up(unit, item, sentence)
 
     def terminate_waiting(self, unit: Unit, item: Input, sentence: str) -> None:
-        self._server.gangs.pool(item.function_id).remove(item)
-        self._write(unit, item, results.terminated(sentence), "")
-        unit.after(self._server.planning.soon)      # what was to start for it need not, and it is shown as waiting no more
+        self._end_waiting(unit, item, results.terminated(sentence))
 
     def waited_too_long(self, unit: Unit, item: Input, failure: Failure) -> None:
         """Its queue deadline has passed. No budget pays for another wait."""
+        self._end_waiting(unit, item, results.failed(failure, []))
+
+    def _end_waiting(self, unit: Unit, item: Input, result: RankResult) -> None:
         self._server.gangs.pool(item.function_id).remove(item)
-        self._write(unit, item, results.failed(failure, []), "")
-        unit.after(self._server.planning.soon)
+        self._write(unit, item, result, "")
+        unit.after(self._server.planning.soon)      # what was to start for it need not, and it is shown as waiting no more
 
     def fail_waiting(self, unit: Unit, gang: Gang, failure: Failure) -> None:
         """User code failed before it took an input: an attempt of every input that could have been it."""
