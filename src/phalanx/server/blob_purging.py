@@ -53,8 +53,7 @@ class BlobPurging:
         old = [mount for mount in world[Mount].values() if not mount.folder and mount.created_ms < before_ms]
         if not old:
             return
-        functions = [*world[Function].values(), *(one for version in world[AppVersion].values() for one in version.functions)]
-        named = {mount_id for function in functions for mount_id in function.mount_ids}
+        named = {mount_id for function in world.functions_of_all_versions() for mount_id in function.mount_ids}
         for mount in old:
             if mount.mount_id not in named:
                 unit.delete(mount)

@@ -8,10 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from phalanx.model.app import AppVersion
 from phalanx.model.refusal import invalid, not_found
 from phalanx.model.secret import Secret
-from phalanx.model.work import Function
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -57,9 +55,7 @@ class Secrets:
 
     def unused(self, before_ms: int) -> list[Secret]:
         """Older than that, and no function names them, nor an earlier version of one."""
-        world = self._server.world
-        functions = [*world[Function].values(), *(f for version in world[AppVersion].values() for f in version.functions)]
-        named = {secret_id for function in functions for secret_id in function.secret_ids}
+        named = {secret_id for function in self._server.world.functions_of_all_versions() for secret_id in function.secret_ids}
         return [secret for secret in self._secrets.values() if secret.created_ms < before_ms and secret.secret_id not in named]
 
 

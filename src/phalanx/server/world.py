@@ -46,6 +46,10 @@ class World:
     def __getitem__(self, record_class: type) -> dict[Any, Any]:
         return self._tables[record_class]
 
+    def functions_of_all_versions(self) -> list[Function]:
+        """Those that can be called, and those of earlier deployments, which a rollback brings back."""
+        return [*self[Function].values(), *(function for version in self[AppVersion].values() for function in version.functions)]
+
     def watch(self, record_class: type, changed: Callable[[Any], None]) -> None:
         """Call this with every record of the class that a unit puts or deletes. It may change again in that unit: only note it."""
         self.watchers[record_class].append(changed)
