@@ -77,6 +77,11 @@ class Config:
         draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
         os.replace(draft, path)
 
+    @property
+    def database_url(self) -> str:
+        """`database`, or where earlier versions had it; "" is SQLite in the state folder."""
+        return self.database or self.extra.get("database", "")
+
     def with_secrets(self) -> Config:
         """Fill in the tokens and the address prefix where they are missing."""
         self.token_id = self.token_id or "ak-" + secrets.token_hex(11)

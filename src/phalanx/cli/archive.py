@@ -101,7 +101,7 @@ def _nothing_removed(paths: Paths) -> Iterator[None]:
 
 def _copy_rows(paths: Paths, config: Config, target: Path) -> str:
     """All rows as of one commit. Returns the kind of database."""
-    url = config.database or config.extra.get("database", "")
+    url = config.database_url
     target.unlink(missing_ok=True)
     target.touch(mode=0o600)
     if url.startswith("postgres"):

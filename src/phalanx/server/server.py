@@ -53,7 +53,7 @@ GET_INPUTS = "FunctionGetInputs"
 
 def database_url(config: Config, paths: Paths) -> str:
     """`database` of the configuration, or SQLite in the state folder."""
-    return config.database or config.extra.get("database", "") or f"sqlite:///{paths.database}"
+    return config.database_url or f"sqlite:///{paths.database}"
 
 
 class Server:
