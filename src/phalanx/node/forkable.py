@@ -16,7 +16,6 @@ _AT_START = {"sitecustomize", "usercustomize"}
 _BELOW_PYTHON = ("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ", "OPENSSL_", "SSL_", "LOCPATH", "GCONV_PATH", "NLSPATH")
 
 
-
 @dataclass(frozen=True)
 class Zygote:
     """What a zygote told of itself."""

@@ -24,12 +24,20 @@ _READ_PROGRAM = "exec(compile(open(3).read(), 'zygote', 'exec'), {'__name__': 'z
 _SET_PARENT_DEATH_SIGNAL = 1
 
 
-class OciZygote(OciRuntime):
-    """`Spec.serves` is its listening socket's path. The container holds `sleep` alone."""
+class _Interpreter:
+    """What both kinds of zygote are: one process, which answers no signal and whose forks are other containers'."""
 
-    def __init__(self, spec: Spec) -> None:
-        super().__init__(spec)
-        self.main = 0
+    main = 0
+
+    def signal(self, number: int) -> None:
+        _kill(self.main)
+
+    def lingering(self) -> bool:
+        return False
+
+
+class OciZygote(_Interpreter, OciRuntime):
+    """`Spec.serves` is its listening socket's path. The container holds `sleep` alone."""
 
     def prepare(self) -> None:
         self.namespace = namespaces.new_network()       # empty: nothing to reach, not even loopback
@@ -44,32 +52,16 @@ class OciZygote(OciRuntime):
             os.close(first)
         return self.main
 
-    def signal(self, number: int) -> None:
-        _kill(self.main)
-
-    def lingering(self) -> bool:
-        return False
-
     def kill(self) -> bool:
         """Not what was forked from it: those are other containers'."""
         _kill(self.main)
         return super().kill()
 
 
-class ProcessZygote(ProcessRuntime):
-    def __init__(self, spec: Spec) -> None:
-        super().__init__(spec)
-        self.main = 0
-
+class ProcessZygote(_Interpreter, ProcessRuntime):
     def start(self, stdout: int, stderr: int) -> int:
         self.main = _begin(self.spec, stdout, stderr, lambda: None)
         return self.main
-
-    def signal(self, number: int) -> None:
-        _kill(self.main)
-
-    def lingering(self) -> bool:
-        return False
 
     def kill(self) -> bool:
         _kill(self.main)
