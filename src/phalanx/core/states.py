@@ -70,15 +70,13 @@ class IllegalTransition(Exception):
 
 def move_assignment(assignment: Assignment, to: Phase) -> None:
     """Change the phase; raises IllegalTransition where the table has no such edge."""
-    if to not in PHASES[assignment.phase]:
-        raise IllegalTransition(f"assignment {assignment.assignment}: {assignment.phase} -> {to}")
+    _check(PHASES, assignment.phase, to, f"assignment {assignment.assignment}")
     assignment.phase = to
 
 
 def move_member(member: Member, to: MemberState) -> None:
     """Change a member's state; raises IllegalTransition where the table has no such edge."""
-    if to not in MEMBERS[member.state]:
-        raise IllegalTransition(f"assignment {member.assignment} rank {member.rank}: {member.state} -> {to}")
+    _check(MEMBERS, member.state, to, f"assignment {member.assignment} rank {member.rank}")
     member.state = to
 
 
@@ -93,21 +91,19 @@ def state_of(attempt: Attempt, size: int) -> AttemptState:
 
 def check_attempt(attempt: Attempt, was: AttemptState, now: AttemptState) -> None:
     """Raises IllegalTransition where the table has no such edge."""
-    if now != was and now not in ATTEMPTS[was]:
-        raise IllegalTransition(f"attempt {attempt.attempt} of {attempt.input_id}: {was} -> {now}")
+    if now != was:
+        _check(ATTEMPTS, was, now, f"attempt {attempt.attempt} of {attempt.input_id}")
 
 
 def move_input(item: Input, to: InputState) -> None:
     """Change an input's state; raises IllegalTransition where the table has no such edge."""
-    if to not in INPUTS[item.state]:
-        raise IllegalTransition(f"input {item.input_id}: {item.state} -> {to}")
+    _check(INPUTS, item.state, to, f"input {item.input_id}")
     item.state = to
 
 
 def move_call(call: Call, to: CallState) -> None:
     """Change a call's state; raises IllegalTransition where the table has no such edge."""
-    if to not in CALLS[call.state]:
-        raise IllegalTransition(f"call {call.call_id}: {call.state} -> {to}")
+    _check(CALLS, call.state, to, f"call {call.call_id}")
     call.state = to
 
 
@@ -120,6 +116,10 @@ def move_app(app: App, to: AppState) -> None:
 
 def move_node(node: NodeRecord, to: ByHand) -> None:
     """Change what a person decided about a node; raises IllegalTransition where the table has no such edge."""
-    if to not in NODES[node.by_hand]:
-        raise IllegalTransition(f"node {node.node_id}: {node.by_hand} -> {to}")
+    _check(NODES, node.by_hand, to, f"node {node.node_id}")
     node.by_hand = to
+
+
+def _check(table: dict[str, frozenset[str]], was: str, to: str, what: str) -> None:
+    if to not in table[was]:
+        raise IllegalTransition(f"{what}: {was} -> {to}")
