@@ -25,6 +25,8 @@ from phalanx.server.snapshot import family_of, hold_of, node_of
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
+FREEZE_FROM = 1000      # nodes: of a smaller fleet a collection takes no time
+
 
 class Fleet:
     """`current()` is the index as of now."""
@@ -180,9 +182,6 @@ class Fleet:
 
     def _predicted(self, function: Function) -> int | None:
         return self._durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))
-
-
-FREEZE_FROM = 1000      # nodes: of a smaller fleet a collection takes no time
 
 
 def _unlike(mine: dict[str, object], other: dict[str, object]) -> object:
