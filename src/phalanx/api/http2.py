@@ -33,7 +33,7 @@ from phalanx.api.http2_frames import (
     frame,
     trailers,
 )  # fmt: skip
-from phalanx.api.http2_request import Request
+from phalanx.api.http2_request import Request, Task
 from phalanx.api.http2_rules import WINDOW, ProtocolError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -46,8 +46,9 @@ GOODBYE_S = 5.0                 # for a client that broke the protocol to read t
 class Connection(asyncio.Protocol):
     """One connection and its open requests."""
 
-    def __init__(self, mapping: Mapping[str, grpclib.const.Handler]) -> None:
+    def __init__(self, mapping: Mapping[str, grpclib.const.Handler], task: Task | None = None) -> None:
         self._mapping = mapping
+        self.task = task                        # whose requests all of them are, where a shim said so
         self._decoder = Decoder(rules.MOST_HEADERS)
         self._buffer = bytearray()
         self._wants_preface = True
@@ -81,11 +82,6 @@ class Connection(asyncio.Protocol):
     def check_closed(self) -> bool:
         """Does nothing of it remain?"""
         return self._closing and not self.requests
-
-    def accepted(self, request: Request) -> None:
-        """A subclass may look at a request before it begins."""
-        self._tasks += 1
-        request.begin().add_done_callback(self._task_ended)
 
     def _task_ended(self, _: asyncio.Task[None]) -> None:
         self._tasks -= 1
@@ -278,7 +274,8 @@ class Connection(asyncio.Protocol):
         self.requests[stream] = request
         if is_whole:
             request.received(b"", True)
-        self.accepted(request)
+        self._tasks += 1
+        request.begin().add_done_callback(self._task_ended)
 
     def _data(self, flags: int, stream: int, payload: bytes) -> None:
         self._room -= len(payload)
