@@ -5,6 +5,7 @@ Told by ranks and people as it happens, and by the store at every transaction; `
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from tests.weather.rows import Changes
 Result = api_pb2.GenericResult
 MEANT = (MemberState.IMPORTING, MemberState.READY)
 RUNS = (*MEANT, MemberState.EXITED)
+DIGESTED = ("call", "input", "attempt", "output", "assignment", "member")      # others have protobuf maps, which have an order of their own
 EXCUSES = ("cut", "stalled")        # an attempt that met one of these may have run out of time by no fault of its own
 
 
@@ -48,6 +50,7 @@ class Truth:
         self.running: dict[str, dict[Any, int]] = defaultdict(dict)     # input id -> rank object -> assignment
         self.holders: dict[str, dict[int, bool]] = defaultdict(dict)    # node id -> assignments not ended -> whole
         self.counts: dict[str, int] = defaultdict(int)
+        self.digest = hashlib.sha256()      # of what was committed about calls and clusters: two worlds are the same, or not
 
     def say_wrong(self, sentence: str) -> None:
         at = self.world.loop.time()
@@ -149,6 +152,8 @@ class Truth:
     def committed(self, changes: Changes) -> None:
         assignments: dict[int, None] = {}
         for table, key, old, new in changes:
+            if table in DIGESTED:
+                self.digest.update(f"{self.world.loop.time():.6f} {table} {key} {new}\n".encode())
             match table:
                 case "assignment" | "member":
                     assignments[key[0]] = None
