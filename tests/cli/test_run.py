@@ -116,11 +116,14 @@ def test_a_scripts_background_job_hears_sigterm_and_its_program_says_good_bye(tm
     print("""))
     running = subprocess.Popen(phalanx_command(tmp_path, "run", "--own", str(program)), stdout=subprocess.PIPE, text=True,
                                env=environment(tmp_path), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
-    assert running.stdout is not None
-    while "42" not in running.stdout.readline():
-        pass
-    running.terminate()
-    said, _ = running.communicate(timeout=60)
+    try:
+        assert running.stdout is not None
+        while "42" not in running.stdout.readline():
+            pass
+        running.terminate()
+        said, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()      # its supervisor and the client end with it
     assert "saves" in said
     assert list((tmp_path / "tmp").iterdir()) == []
 
