@@ -219,7 +219,7 @@ class Truth:
                 self.say_wrong(f"input {input_id} lost its place in the queue")
             if new["user_failures"] > old["user_failures"]:
                 self._charged(input_id, old)
-            if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING:
+            if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING and not old["attempt"]:
                 self._in_order(input_id, new)
         if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + new["unpaid_restarts"]:
             self.say_wrong(
