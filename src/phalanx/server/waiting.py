@@ -8,10 +8,10 @@ from collections.abc import Collection, Hashable
 
 
 class Topics:
-    """Every waiter of a topic wakes at the next `wake`; it then looks at the world again."""
+    """Every waiter of a topic wakes at the next `wake`, in the order in which they began to wait; it then looks at the world again."""
 
     def __init__(self) -> None:
-        self._waiters: dict[Hashable, set[asyncio.Future[bool]]] = defaultdict(set)
+        self._waiters: dict[Hashable, dict[asyncio.Future[bool], None]] = defaultdict(dict)
 
     def wake(self, topic: Hashable) -> None:
         for waiter in self._waiters.pop(topic, ()):
@@ -27,7 +27,7 @@ class Topics:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         for topic in topics:
-            self._waiters[topic].add(waiter)
+            self._waiters[topic][waiter] = None
         timer = loop.call_later(timeout_s, _too_late, waiter)      # asyncio.wait_for does the same for three times the price
         try:
             return await waiter
@@ -39,7 +39,7 @@ class Topics:
     def _forget(self, topic: Hashable, waiter: asyncio.Future[bool]) -> None:
         waiters = self._waiters.get(topic)
         if waiters is not None:
-            waiters.discard(waiter)
+            waiters.pop(waiter, None)
             if not waiters:
                 del self._waiters[topic]
 
