@@ -86,7 +86,7 @@ class Fabric:
     releases: list[tuple[int, str]] = field(default_factory=list)        # (end, holder or shared node), sorted
     ends: dict[str, int] = field(default_factory=dict)                   # the same by name
     parts: dict[str, dict[Cell, int]] = field(default_factory=dict)      # what comes back when that ends
-    counted: dict[Kind, int] = field(default_factory=dict)               # free in whole blocks: worked out once until it changes
+    counted: dict[Kind, tuple[int, int]] = field(default_factory=dict)   # free and all, in whole blocks: worked out once till it changes
     reaches: dict[Kind, tuple[list[int], list[int]]] = field(default_factory=dict)   # the same for reach.py
 
     def next_release(self) -> int:
@@ -272,40 +272,38 @@ class _Draft:
     def _place(self, hold: Hold, here: bool) -> None:
         """Put a hold onto its nodes, or take it off. Nodes that left the fleet before it are passed over."""
         by_fabric: dict[str, list[str]] = {}
-        home = self.home
         for node_id in dict.fromkeys(hold.node_ids):
-            name = home.get(node_id)
+            name = self.home.get(node_id)
             if name is not None:
                 by_fabric.setdefault(name, []).append(node_id)
         for name, node_ids in by_fabric.items():
             fabric = self._own(name)
-            if not hold.whole:
-                for node_id in node_ids:
-                    self._share_node(fabric, node_id, hold.holder_id, here)
+            if hold.whole:
+                self._hold_nodes(fabric, node_ids, hold.holder_id, here)
+                self._release_of(fabric, hold.holder_id)
                 continue
-            self._hold_nodes(fabric, node_ids, hold.holder_id, here)
-            self._release_of(fabric, hold.holder_id)
+            for node_id in node_ids:
+                self._share_node(fabric, node_id, hold.holder_id, here)
 
     def _hold_nodes(self, fabric: Fabric, node_ids: list[str], who: str, here: bool) -> None:
         """By cell, so that the lists of a cell are looked up once for all of a gang's nodes in it."""
         holder, shares, nodes, cells = fabric.holder, fabric.shares, fabric.nodes, fabric.cells
-        changed: dict[Cell, list[str]] = {}
-        for node_id in node_ids:
-            if here:
-                counts = node_id not in holder
-                holder[node_id] = who
-            else:
-                counts = holder.get(node_id) == who
-                if not counts:
-                    continue
+        if here:
+            theirs = node_ids if holder.keys().isdisjoint(node_ids) else [n for n in node_ids if n not in holder]
+            holder.update(dict.fromkeys(node_ids, who))
+        else:
+            theirs = [n for n in node_ids if holder.get(n) == who]
+            for node_id in theirs:
                 del holder[node_id]
-            if counts and node_id not in shares and nodes[node_id].state is NodeState.UP:
+        changed: dict[Cell, list[str]] = {}
+        for node_id in theirs:
+            if nodes[node_id].state is NodeState.UP and node_id not in shares:
                 changed.setdefault(cells[node_id], []).append(node_id)
-        for cell, theirs in changed.items():
+        for cell, ids in changed.items():
             if here:
-                self._remove_all_free(fabric, cell, theirs)
+                self._remove_all_free(fabric, cell, ids)
             else:
-                self._add_all_free(fabric, cell, theirs)
+                self._add_all_free(fabric, cell, ids)
 
     def _share_node(self, fabric: Fabric, node_id: str, holder: str, here: bool) -> None:
         self._uncount(fabric, node_id)
