@@ -88,7 +88,8 @@ class Ledger:
         self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
         self.version = 0                                                # counts what was taken and claimed
-        self._left: dict[str, dict[Cell, list[str]]] = {}              # fabric -> cell -> its free ids less those taken, where asked for
+        self._left: dict[str, dict[tuple[int, Domain], list[str]]] = {}   # fabric -> cell -> its free ids less those taken, where asked for
+        self._fewer: dict[str, dict[int, int]] = {}                     # fabric -> shape -> how many of its free nodes are taken
         self._choices: dict[str, dict[tuple[frozenset[int], int, int], Choice]] = {}
         self._places: dict[str, dict[frozenset[int], dict[str, int]]] = {}
         self._timelines: dict[str, Timeline] = {}
@@ -120,7 +121,7 @@ class Ledger:
             for domain, ids in fabric.free.get(shape, {}).items():
                 left = ids
                 if gone:
-                    cell = Cell(shape, domain)
+                    cell = (shape, domain)
                     if cell not in own:
                         own[cell] = [i for i in ids if i not in gone]     # once; `take` keeps it
                     left = own[cell]
@@ -202,13 +203,16 @@ class Ledger:
         fresh: dict[int, int] = {}
         for cell, theirs in by_cell.items():
             fresh[cell.shape] = fresh.get(cell.shape, 0) + len(theirs)
-            if left and cell in left:
-                _strike(left[cell], theirs)
+            if left and (ids_left := left.get((cell.shape, cell.domain))):
+                _strike(ids_left, theirs)
         if end_ms is not None:
             if self.kept_until:
                 self.given.update(n for n in ids if n in self.kept_until)
             back = {cell: len(theirs) for cell, theirs in by_cell.items()} if new is ids else self.cells_of(name, ids)
             self.added.setdefault(name, []).append((end_ms, back, ids))
+        fewer = self._fewer.setdefault(name, {})
+        for shape, count in fresh.items():
+            fewer[shape] = fewer.get(shape, 0) + count
         self._recount(name, fresh)
 
     def cells_of(self, name: str, node_ids: Iterable[str]) -> dict[Cell, int]:
@@ -292,13 +296,9 @@ class Ledger:
         if gone and fabric_size > 1:
             return blocks_in(self._by_domain(name, shapes), fabric_size)
         count = _free_blocks(fabric, shapes, fabric_size)
-        if gone and count:
-            count -= sum(1 for node_id in gone if fabric.cells[node_id].shape in shapes and self._was_free(fabric, node_id))
+        if gone:
+            count -= sum(fewer for shape, fewer in self._fewer[name].items() if shape in shapes)
         return count
-
-    @staticmethod
-    def _was_free(fabric: Fabric, node_id: str) -> bool:
-        return node_id not in fabric.holder and node_id not in fabric.shares and fabric.nodes[node_id].state is NodeState.UP
 
     def _recount(self, name: str, fresh: dict[int, int]) -> None:
         for view in self._views.values():

@@ -137,7 +137,7 @@ class _Run:
             evict=tuple(self.evicts),
             provision=tuple(self.provisioner.ordered),
             release=to_release(self.ledger, self.snapshot.rented, self.claims, self.policy),
-            expired=tuple(r.request_id for r in order if r.request_id in self.reasons and _expired(r, self.now)),
+            expired=tuple(r.request_id for r in order if _expired(r, self.now) and r.request_id in self.reasons),
             order=tuple(r.request_id for r in order),
         )
 
