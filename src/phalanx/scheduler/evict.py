@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from phalanx.model.fleet import Hold
 from phalanx.model.plan import Evict, Policy, Request
 from phalanx.scheduler.index import Cell
-from phalanx.scheduler.ledger import Ledger, Target, View
+from phalanx.scheduler.ledger import Ledger, Target
 from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
 from phalanx.scheduler.spare import idle_beside
@@ -47,7 +48,7 @@ class Evictor:
         self._tries = _TRIES
         self._units: dict[str, list[_Unit]] = {}         # fabric -> what could be stopped there at all, cheapest first
         self._levels: dict[str, dict[tuple[int, int], int]] = {}     # fabric -> (priority, shape) -> nodes
-        self._failed: list[tuple[View, int, int]] = []
+        self._failed: dict[int, list[tuple[int, int]]] = {}          # view -> (size, priority) that was looked at in vain
         self._lowest: int | None = None
         self._idle_only = False                          # of the request that is looked at
 
@@ -68,7 +69,7 @@ class Evictor:
         reclaims = self.quotas.may_reclaim_any(request)
         view = self.ledger.view(request)
         plain = not (reclaims or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
-        if plain and any(v is view and request.size >= size and request.priority <= priority for v, size, priority in self._failed):
+        if plain and any(request.size >= size and request.priority <= priority for size, priority in self._failed.get(id(view), ())):
             return None     # less was asked with more right to it, in vain; and what could be stopped only shrinks
         self._tries -= 1
         best: tuple[tuple[int, int, int, str], list[_Unit], Claim] | None = None
@@ -84,7 +85,7 @@ class Evictor:
                     best = (rank, units, claim)
         if best is None:
             if plain:
-                self._failed.append((view, request.size, request.priority))
+                self._failed.setdefault(id(view), []).append((request.size, request.priority))
             return None
         _, units, claim = best
         now = self.ledger.now_ms
@@ -105,7 +106,8 @@ class Evictor:
         return max(request.priority, IDLE + 1) > self._lowest or self.quotas.may_reclaim_any(request)
 
     def _fabrics(self, target: Target, request: Request) -> list[str]:
-        return [name for _, name in target.fullest() if target.totals[name] >= _nodes_for(request)][:_FABRICS]
+        enough = (name for _, name in target.fullest() if target.totals[name] >= _nodes_for(request))
+        return list(islice(enough, _FABRICS))
 
     def _on_fabric(self, request: Request, target: Target, name: str, claims: list[Claim]) -> tuple[list[_Unit], Claim] | None:
         size = target.fabric_size

@@ -12,6 +12,7 @@ from phalanx.scheduler.choose import choose, whole_blocks
 from phalanx.scheduler.fit import NO_GPU, Option, blocks_in, options_of, serves
 from phalanx.scheduler.index import NEVER, Cell, Domain, Fabric, FleetIndex, Kind
 from phalanx.scheduler.predict import remaining_ms
+from phalanx.scheduler.reach import Reach, reach_of
 
 # (when, who ends, what comes back by cell, and by node id where this plan started it)
 Timeline = list[tuple[int, str, dict[Cell, int], tuple[str, ...] | None]]
@@ -92,6 +93,7 @@ class Ledger:
         self._fewer: dict[str, dict[int, int]] = {}                     # fabric -> shape -> how many of its free nodes are taken
         self._choices: dict[str, dict[tuple[frozenset[int], int, int], Choice]] = {}
         self._places: dict[str, dict[frozenset[int], dict[str, int]]] = {}
+        self._reaches: dict[Kind, list[tuple[str, Reach]]] = {}
         self._timelines: dict[str, Timeline] = {}
         self._kept_longest = -1
         self._views: dict[object, View] = {}
@@ -155,6 +157,15 @@ class Ledger:
             found = known[shapes] = {}
             for domain, ids in self.free(name, shapes).items():
                 found[domain.nvlink] = found.get(domain.nvlink, 0) + len(ids)
+        return found
+
+    def reaches(self, target: Target) -> list[tuple[str, Reach]]:
+        """How soon each fabric could have so many nodes, at best: from the index, whatever the plan did since."""
+        kind = (target.shapes, target.fabric_size)
+        found = self._reaches.get(kind)
+        if found is None:
+            fabrics = self.index.fabrics
+            found = self._reaches[kind] = [(name, reach_of(fabrics[name], kind)) for name in target.totals]
         return found
 
     def timeline(self, name: str) -> Timeline:
