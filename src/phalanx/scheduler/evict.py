@@ -50,7 +50,7 @@ class Evictor:
         self._levels: dict[str, dict[tuple[int, int], int]] = {}     # fabric -> (priority, shape) -> nodes
         self._failed: dict[int, list[tuple[int, int]]] = {}          # view -> (size, priority) that was looked at in vain
         self._lowest: int | None = None
-        self._idle_only = False                          # of the request that is looked at
+        self._idle_only = self._reclaims = False         # of the request that is looked at
 
     def victims(self, request: Request, claims: list[Claim], idle_only: bool = False) -> tuple[list[Evict], Claim | None] | None:
         """The cheapest set of whole victims after which the request starts, with its claim on their nodes; None when no set does.
@@ -66,9 +66,9 @@ class Evictor:
             if beside is not None:
                 self.named |= set(beside)
                 return [Evict(name, request.request_id) for name in beside], None
-        reclaims = self.quotas.may_reclaim_any(request)
+        self._reclaims = self.quotas.may_reclaim_any(request)
         view = self.ledger.view(request)
-        plain = not (reclaims or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
+        plain = not (self._reclaims or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
         if plain and any(request.size >= size and request.priority <= priority for size, priority in self._failed.get(id(view), ())):
             return None     # less was asked with more right to it, in vain; and what could be stopped only shrinks
         self._tries -= 1
@@ -120,7 +120,7 @@ class Evictor:
                 fullest = max(there, key=lambda place: (there[place], place), default="")
                 there[fullest] = there.get(fullest, 0) - claim.need
         if sum(there.values()) + self._could_free(name, target, request) < need:
-            return None
+            return None     # before anything is copied: most fabrics end here
         chosen: list[tuple[_Unit, dict[Cell, int]]] = []
         after = self.quotas.copy()
 
@@ -159,7 +159,7 @@ class Evictor:
                     key = (IDLE if unit.ending else unit.priority, cell.shape)
                     levels[key] = levels.get(key, 0) + count
             self._levels[name] = levels
-        below = max(request.priority, IDLE + 1) if not self.quotas.may_reclaim_any(request) else 1 << 40
+        below = max(request.priority, IDLE + 1) if not self._reclaims else 1 << 40
         return sum(count for (level, shape), count in self._levels[name].items() if level < below and shape in target.shapes)
 
     def _all_units(self, name: str) -> list[_Unit]:
@@ -178,13 +178,15 @@ class Evictor:
         return self._units[name]
 
     def _may(self, unit: _Unit, request: Request) -> bool:
-        if any(h.holder_id in self.named for h in unit.holds) or any(unit.who in nodes for nodes in self.ledger.grown.values()):
+        if self.named and any(h.holder_id in self.named for h in unit.holds):
+            return False
+        if self.ledger.grown and any(unit.who in nodes for nodes in self.ledger.grown.values()):
             return False
         if unit.ending or unit.priority == IDLE:
             return True
         if not request.ask.whole or self._idle_only:
             return False       # a container of a plain function is not worth a running gang
-        return unit.priority < request.priority or all(self.quotas.may_reclaim(request, h) for h in unit.holds)
+        return unit.priority < request.priority or self._reclaims and all(self.quotas.may_reclaim(request, h) for h in unit.holds)
 
 
 def _nodes_for(request: Request) -> int:

@@ -9,8 +9,10 @@ version. Reading 100,000 rows costs 100 to 200 ms; an event costs one copied fab
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import NamedTuple
 
 from phalanx.model.fleet import Hold, Node, NodeState
@@ -247,9 +249,8 @@ class _Draft:
             self.holds[hold.holder_id] = hold      # the common case: only its end or state changed
             if old.ends_ms != hold.ends_ms:
                 end_ms = NEVER if hold.ends_ms is None else hold.ends_ms
-                for name in dict.fromkeys(map(self.home.get, hold.node_ids)):
-                    if name is not None:
-                        self._move_end(self._own(name), hold.holder_id, end_ms)
+                for name in self._fabrics_of(hold):
+                    self._move_end(self._own(name), hold.holder_id, end_ms)
             return
         if old is not None:
             self.end_hold(hold.holder_id)
@@ -257,6 +258,13 @@ class _Draft:
         if hold.whole:
             self.used[hold.workspace] = self.used.get(hold.workspace, 0) + len(hold.node_ids)
         self._place(hold, True)
+
+    def _fabrics_of(self, hold: Hold) -> list[str]:
+        """Where its nodes are: all of them where the first is, but for one that has moved or left."""
+        first = self.home.get(hold.node_ids[0]) if hold.node_ids else None
+        if first is not None and sum(self.fabrics[first].parts.get(hold.holder_id, {}).values()) == len(hold.node_ids):
+            return [first]
+        return [name for name in dict.fromkeys(map(self.home.get, hold.node_ids)) if name is not None]
 
     @staticmethod
     def _move_end(fabric: Fabric, who: str, end_ms: int) -> None:
@@ -277,23 +285,23 @@ class _Draft:
 
     def _place(self, hold: Hold, here: bool) -> None:
         """Put a hold onto its nodes, or take it off. Nodes that left the fleet before it are passed over."""
-        by_fabric: dict[str, list[str]] = {}
-        for node_id in dict.fromkeys(hold.node_ids):
-            name = self.home.get(node_id)
-            if name is not None:
-                by_fabric.setdefault(name, []).append(node_id)
-        for name, node_ids in by_fabric.items():
+        node_ids = list(dict.fromkeys(hold.node_ids))
+        names = dict.fromkeys(map(self.home.get, node_ids))
+        for name in names:
+            if name is None:
+                continue
             fabric = self._own(name)
+            mine = node_ids if len(names) == 1 else [n for n in node_ids if self.home.get(n) == name]
             if hold.whole:
-                self._hold_nodes(fabric, node_ids, hold.holder_id, here)
+                self._hold_nodes(fabric, mine, hold.holder_id, here)
                 self._release_of(fabric, hold.holder_id)
                 continue
-            for node_id in node_ids:
+            for node_id in mine:
                 self._share_node(fabric, node_id, hold.holder_id, here)
 
     def _hold_nodes(self, fabric: Fabric, node_ids: list[str], who: str, here: bool) -> None:
         """By cell, so that the lists of a cell are looked up once for all of a gang's nodes in it."""
-        holder, shares, nodes, cells = fabric.holder, fabric.shares, fabric.nodes, fabric.cells
+        holder, shares, nodes = fabric.holder, fabric.shares, fabric.nodes
         if here:
             theirs = node_ids if holder.keys().isdisjoint(node_ids) else [n for n in node_ids if n not in holder]
             holder.update(dict.fromkeys(node_ids, who))
@@ -301,15 +309,13 @@ class _Draft:
             theirs = [n for n in node_ids if holder.get(n) == who]
             for node_id in theirs:
                 del holder[node_id]
-        changed: dict[Cell, list[str]] = {}
-        for node_id in theirs:
-            if nodes[node_id].state is NodeState.UP and node_id not in shares:
-                changed.setdefault(cells[node_id], []).append(node_id)
-        for cell, ids in changed.items():
+        if fabric.away or shares:
+            theirs = [n for n in theirs if nodes[n].state is NodeState.UP and n not in shares]
+        for cell, ids in groupby(theirs, fabric.cells.__getitem__):
             if here:
-                self._remove_all_free(fabric, cell, ids)
+                self._remove_all_free(fabric, cell, list(ids))
             else:
-                self._add_all_free(fabric, cell, ids)
+                self._add_all_free(fabric, cell, list(ids))
 
     def _share_node(self, fabric: Fabric, node_id: str, holder: str, here: bool) -> None:
         self._uncount(fabric, node_id)
@@ -372,22 +378,20 @@ class _Draft:
     def _release_of(self, fabric: Fabric, who: str) -> None:
         """Enter when a holder (or all who share a node) ends, and which nodes come back into service then."""
         _forget(fabric, who)
-        back: dict[Cell, int] = {}
         if who in fabric.shares:
             ends = [NEVER if (end := self.holds[s].ends_ms) is None else end for s in fabric.shares[who] if s in self.holds]
             end_ms = max(ends, default=NEVER)
-            mine: Iterable[str] = (who,)
+            mine = [who]
         elif (hold := self.holds.get(who)) is not None:
             end_ms = NEVER if hold.ends_ms is None else hold.ends_ms
-            mine = (n for n in hold.node_ids if fabric.holder.get(n) == who)
+            mine = [n for n in hold.node_ids if fabric.holder.get(n) == who]
         else:
             return
-        for node_id in mine:
-            if fabric.nodes[node_id].state is NodeState.UP:
-                cell = fabric.cells[node_id]
-                back[cell] = back.get(cell, 0) + 1
-        if not back and who not in fabric.shares and not any(fabric.holder.get(n) == who for n in self.holds[who].node_ids):
+        if not mine:
             return
+        if fabric.away:
+            mine = [n for n in mine if fabric.nodes[n].state is NodeState.UP]
+        back = dict(Counter(map(fabric.cells.__getitem__, mine)))
         fabric.parts[who] = back
         insort(fabric.releases, (end_ms, who))
         fabric.ends[who] = end_ms

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from phalanx.model.fleet import NodeState, Retention
 from phalanx.model.plan import Request
@@ -207,19 +209,19 @@ class Ledger:
         ids = tuple(node_ids)
         new = ids if gone.isdisjoint(ids) else tuple(n for n in ids if n not in gone)
         gone.update(new)
-        by_cell: dict[Cell, list[str]] = {}
-        for node_id in new:
-            by_cell.setdefault(fabric.cells[node_id], []).append(node_id)
-        left = self._left.get(name)
+        counts = self.cells_of(name, new)
         fresh: dict[int, int] = {}
-        for cell, theirs in by_cell.items():
-            fresh[cell.shape] = fresh.get(cell.shape, 0) + len(theirs)
-            if left and (ids_left := left.get((cell.shape, cell.domain))):
-                _strike(ids_left, theirs)
+        for cell, count in counts.items():
+            fresh[cell.shape] = fresh.get(cell.shape, 0) + count
+        left = self._left.get(name)
+        if left:
+            for cell, theirs in groupby(new, fabric.cells.__getitem__):
+                if ids_left := left.get((cell.shape, cell.domain)):
+                    _strike(ids_left, theirs)
         if end_ms is not None:
             if self.kept_until:
                 self.given.update(n for n in ids if n in self.kept_until)
-            back = {cell: len(theirs) for cell, theirs in by_cell.items()} if new is ids else self.cells_of(name, ids)
+            back = counts if new is ids else self.cells_of(name, ids)
             self.added.setdefault(name, []).append((end_ms, back, ids))
         fewer = self._fewer.setdefault(name, {})
         for shape, count in fresh.items():
@@ -228,11 +230,7 @@ class Ledger:
 
     def cells_of(self, name: str, node_ids: Iterable[str]) -> dict[Cell, int]:
         """How many of these nodes are in which cell."""
-        cells = self.index.fabrics[name].cells
-        found: dict[Cell, int] = {}
-        for node_id in node_ids:
-            found[cells[node_id]] = found.get(cells[node_id], 0) + 1
-        return found
+        return dict(Counter(map(self.index.fabrics[name].cells.__getitem__, node_ids)))
 
     def kept_for(self, request: Request, end_ms: int) -> list[str]:
         """Kept nodes that it may use: its own, and those of others that can't start now, when it ends before they are anybody's again, and
@@ -343,7 +341,7 @@ def _free_blocks(fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> in
     return whole_blocks(((d, len(ids)) for shape in shapes for d, ids in fabric.free.get(shape, {}).items()), fabric_size)
 
 
-def _strike(ids: list[str], gone: list[str]) -> None:
+def _strike(ids: list[str], gone: Iterable[str]) -> None:
     """Take these out of sorted ids, where they are among them."""
     for node_id in gone:
         at = bisect_left(ids, node_id)
