@@ -132,6 +132,8 @@ class Truth:
         was_late = row is not None and result.status == Result.GENERIC_STATUS_TIMEOUT
         if was_late and any(excuse in self.infra_of[row["assignment"]] for excuse in EXCUSES):
             self.hangs[item.input_id].add(row["attempt"])
+        if row is not None and self.crashes[row["assignment"]]:     # the process of another input died, and took this one with it
+            self.faults[item.input_id].add(row["attempt"])
         faults = len(self.faults[item.input_id] | self.hangs[item.input_id])
         match result.status:
             case Result.GENERIC_STATUS_SUCCESS:
