@@ -65,7 +65,7 @@ class World:
         (folder / "hosts").mkdir()
         self.hosts = [Host(self, n, 8, folder / "hosts" / str(n)) for n in range(hosts)]
         self.people = [Person(self, n) for n in range(people)]
-        self.refuse, self.prepare_s, self.die_in_import, self.raise_in_import = 0.0, 3.0, 0.0, 0.0
+        self.refuse, self.prepare_s, self.hello_s, self.die_in_import, self.raise_in_import = 0.0, 3.0, 2.0, 0.0, 0.0
         self.change_mind, self.think_s, self.calls_each = 0.1, 1800.0, 4
         self.is_evening = False
         self.quiet_s = 2 * 3600.0       # from the last result to the look at what is left
@@ -116,7 +116,9 @@ class World:
                 await self._compare()
         self.is_evening = True
         if running:
-            await asyncio.wait(running)
+            _, stuck = await asyncio.wait(running, timeout=EVENING_S)
+            for task in stuck:
+                self.truth.say_wrong(f"a fault does not end: {task}")
         await self._clear_up(people)
 
     async def _clear_up(self, people: list[asyncio.Task[Any]]) -> None:
