@@ -152,7 +152,7 @@ class World:
         for _ in range(50):     # a moment without a transaction under way
             if not plane.is_up:
                 return
-            if not plane.server.database._queue and not plane.server._commits:  # type: ignore[attr-defined]
+            if not plane.server.database._queue and plane.server.is_settled:  # type: ignore[attr-defined]
                 break
             await asyncio.sleep(0.001)
         else:
