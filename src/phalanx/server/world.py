@@ -13,6 +13,7 @@ from typing import Any
 from phalanx.model.app import App, AppVersion, Class, Environment, Image, Mount
 from phalanx.model.cluster import Assignment, Attempt, Member
 from phalanx.model.kept import Counter, KeptAnswer
+from phalanx.model.lease import GrantedLimits
 from phalanx.model.logs import LogPiece
 from phalanx.model.node import NodeRecord
 from phalanx.model.retention import KeptNodes
@@ -23,6 +24,7 @@ from phalanx.store.database import Database
 RECORD_CLASSES: tuple[type, ...] = (
     App, AppVersion, Class, Environment, Image, Mount, Function, Call, Input, Output, Chunk,
     Assignment, Member, Attempt, NodeRecord, KeptNodes, KeptAnswer, Counter, LogPiece, Secret,
+    GrantedLimits,
 )  # fmt: skip
 
 
