@@ -171,7 +171,7 @@ def test_a_shim_whose_agent_is_gone_stops_its_container_itself(alone: AgentProce
     assert exited.fenced == "the agent of its node was gone, and nobody could say that it may go on"
 
 
-def test_limits_that_were_lowered_hold_for_the_shims_before_the_agent_says_that_it_has_heard(alone: AgentProcess, server: FakeServer) -> None:
+def test_lowered_limits_hold_for_the_shims_before_the_agent_says_that_it_has_heard(alone: AgentProcess, server: FakeServer) -> None:
     server.outage_limit_ms, shorter_ms = OUTAGE_MS, server.outage_limit_ms
     server.down()
     server.up()
