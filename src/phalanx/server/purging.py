@@ -29,7 +29,6 @@ LOG = logging.getLogger("phalanx.purging")
 EVERY_MS = 10 * 60_000
 ANSWERS_EVERY_MS = 60_000
 KEEP_ANSWERS_MS = 10 * 60_000       # longer than any client that is there retries; counted from the server's own return
-DAY_MS = 24 * 3_600_000
 MOST_CALLS = 500                    # in one unit, and it ends with the call that makes it more than so many rows:
 MOST_ROWS = 2_000
 
@@ -38,8 +37,7 @@ class Purging:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._began_ms = server.now_ms()
-        days = server.config.extra.get("keep_days", "")
-        self.keep_ms = int(float(days) * DAY_MS) if days else server.config.result_retention_s * 1000
+        self.keep_ms = server.config.result_retention_s * 1000
         self._blobs = BlobPurging(server)
 
     def start(self) -> None:
