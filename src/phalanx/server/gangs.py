@@ -71,6 +71,8 @@ class Gangs:
                 if delay_ms > 0:
                     self._server.calls.retrying.look_later(item.function_id, delay_ms + 1)
 
+        self._failed_starts.load()
+
     def forget(self) -> None:
         """Rows of members and functions are gone."""
         members = self._server.world[Member]
@@ -210,6 +212,10 @@ class Gangs:
         self.pool(function_id).stir()
         unit.after(self._server.planning.soon)
 
+    def has_new_code(self, unit: Unit, function_id: str) -> None:
+        """It was created again, deployed or rolled back: earlier failures of its starts say nothing any more."""
+        self._failed_starts.forgive(unit, function_id)
+
     def fleet_refuses(self, function: Function) -> str:
         """Why the fleet can never run this function ("can never fit: …"), or an empty string."""
         return unknown_queue(function, self._server.config.quotas) or self._server.planning.never_fits(function)
@@ -241,7 +247,7 @@ class Gangs:
             case ev.Requeue(input_id):
                 server.calls.requeue(unit, server.world[Input][input_id], instruction)
             case ev.CameThrough():
-                self._failed_starts.came_through(gang)
+                self._failed_starts.came_through(unit, gang)
             case ev.FailWaiting() if self.works_elsewhere(gang):
                 pass    # one container of many died early: the others take what waits, and the next start is delayed (failed_starts.py)
             case ev.FailWaiting(failure):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.model.app import App, AppVersion, Class
 from phalanx.model.cluster import Assignment, Attempt, Member
+from phalanx.model.failed_starts import CrashedStarts
 from phalanx.model.kept import KeptAnswer
 from phalanx.model.work import Call, CallState, Function, Input, InputState
 from phalanx.server.blob_purging import BlobPurging
@@ -103,7 +104,8 @@ class Purging:
         world, before = self._server.world, self._server.now_ms() - self.keep_ms
         stopped = {app.app_id for app in world[App].values() if app.drained and 0 < app.stopped_ms < before}
         old = stopped - {gang.assignment.app_id for gang in self._server.gangs.running.values()}     # a node may still have to clean up
-        doomed = [one for kind in (AppVersion, Class, Function) for one in world[kind].values() if one.app_id in old] if old else []
+        kinds = (AppVersion, Class, Function, CrashedStarts) if old else ()
+        doomed = [one for kind in kinds for one in world[kind].values() if one.app_id in old]
         for record in doomed:
             unit.delete(record)
         for app_id in old:
