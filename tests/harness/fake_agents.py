@@ -225,6 +225,13 @@ class FakeFleet:
         """Leave like an agent that is killed: containers go on until their tasks are cancelled."""
         self.control_plane.call(self._stop)
 
+    def outlive(self) -> None:
+        """The control plane was stopped, and with it the event loop in which this fleet is played: what it has goes on all the same."""
+        self._session = self._channel = None
+        self._outgoing, self.joined = asyncio.Queue(), asyncio.Event()
+        for rank in self.ranks.values():
+            rank.task = rank.exited = None
+
     def lose_agent(self) -> None:
         """Cut the session only."""
         self.control_plane.call(self._cut)

@@ -12,6 +12,7 @@ from phalanx.config import Config
 from phalanx.core import events as ev
 from phalanx.core.lease import MARGIN_MS
 from phalanx.model.cluster import Assignment, Cause, Member, MemberState, Phase
+from phalanx.model.lease import GrantedLimits
 from phalanx.model.node import NodeRecord
 from phalanx.model.work import Input, InputState
 from phalanx.protocol import agent_pb2 as pb
@@ -154,6 +155,51 @@ def test_the_limit_counts_from_the_control_planes_own_return(control_plane: Cont
     pass_time(control_plane, 120 * SECOND)
     assert not is_lost(control_plane, 0) and not is_lost(control_plane, 1)
     assert {(m.assignment, m.rank): m.task_id for m in control_plane.server.world[Member].values()} == tasks
+
+
+def restart_with(control_plane: ControlPlane, lease_ms: int, outage_limit_ms: int, back: list[FakeFleet], away: list[FakeFleet]) -> None:
+    """The owner changes the limits, and the grace for what starts from now on."""
+    for agent in (*back, *away):
+        agent.lose_agent()
+    control_plane.stop()
+    control_plane.config.lease_ms, control_plane.config.outage_limit_ms, control_plane.config.grace_ms = lease_ms, outage_limit_ms, SECOND
+    for agent in (*back, *away):
+        agent.outlive()
+    control_plane.start()
+    for agent in back:
+        agent.start()
+
+
+@pytest.mark.parametrize(("lease_ms", "outage_limit_ms"), [(12_000, 60_000), (120_000, 3_600_000)], ids=["lowered", "raised"])
+def test_an_agent_that_was_away_while_limits_changed_has_those_that_it_knows(
+    control_plane: ControlPlane, fleet: Fleet, lease_ms: int, outage_limit_ms: int
+) -> None:
+    """The other agent is back, so it is the lease that counts: the one that the absent agent was granted, and the grace of its ranks."""
+    one, other = two_agents(fleet)
+    running_on(control_plane, one, other)
+    beat_through(control_plane, other)
+    other.lose_agent()
+    for _ in range(2):      # the second restart forgets nothing
+        restart_with(control_plane, lease_ms, outage_limit_ms, [one], [other])
+    pass_time(control_plane, LOST_MS - 6 * SECOND, one)
+    assert not is_lost(control_plane, 1), "it may still run"
+    pass_time(control_plane, 12 * SECOND, one)
+    assert is_lost(control_plane, 1)
+
+
+def test_an_agent_that_has_heard_of_the_new_limits_goes_by_them(control_plane: ControlPlane, fleet: Fleet) -> None:
+    one, other = two_agents(fleet)
+    running_on(control_plane, one, other)
+    restart_with(control_plane, 12_000, 60_000, [one, other], [])
+    for agent in (one, other):
+        beat_through(control_plane, agent)
+    other.lose_agent()
+    pass_time(control_plane, (12 + 10 + 30 - 6) * SECOND, one)
+    assert not is_lost(control_plane, 1)
+    pass_time(control_plane, 10 * SECOND, one)
+    assert is_lost(control_plane, 1)
+    limits = control_plane.server.world[GrantedLimits]
+    assert {granted.lease_ms for granted in limits.values()} == {12_000}
 
 
 def test_an_absence_of_the_process_itself_is_charged_to_nobody(control_plane: ControlPlane, fleet: Fleet) -> None:

@@ -163,7 +163,7 @@ class Agents(AgentsBase):
             workspace_prefix=self._server.config.workspace_prefix,
         )  # fmt: skip
         if not refusal:
-            leases.joined(first.register.agent_id, first.register.boottime_ms)     # before it can know that it was heard
+            await leases.joined(first.register.agent_id, first.register.boottime_ms)     # before it can know that it was heard
         await stream.send_message(pb.ToAgent(welcome=welcome))
         if refusal:
             LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
