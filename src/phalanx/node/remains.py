@@ -19,7 +19,7 @@ Look = Callable[[float], Awaitable[str]]
 
 @dataclass(frozen=True)
 class Left:
-    """`sentence`: why these nodes take no work. `look` tries again to remove it, for so many seconds, and answers what remains, or nothing."""
+    """`sentence`: why these nodes take no work. `look` tries for so many seconds to remove it, and answers what remains, or nothing."""
 
     node_ids: tuple[str, ...]
     sentence: str
