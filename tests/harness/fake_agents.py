@@ -200,7 +200,7 @@ class FakeFleet:
         self.refuse: Callable[[pb.Prepare], pb.Refusal | None] = lambda prepare: None
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
-        self.deaf_to_stop = False
+        self.deaf_to_stop = self.deaf_to_release = False
         self.on_mark = self.answer_mark
         self.silent = False
         self.boot_id, self.peer_address = "boot", ""
@@ -325,7 +325,7 @@ class FakeFleet:
             self.say(reached=pb.Reached(assignment=check.assignment, rank=check.rank, unreachable=self.unreachable(check)))
         elif kind == "stop":
             asyncio.ensure_future(self._end(message.stop))
-        elif kind == "release":
+        elif kind == "release" and not self.deaf_to_release:
             self._release(message.release)
         elif kind == "mark_logs":
             self.on_mark(message.mark_logs)

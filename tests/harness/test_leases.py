@@ -366,6 +366,22 @@ def test_case_74_a_rank_that_can_not_be_killed_sets_its_node_aside_and_the_gang_
     assert control_plane.server.world[Member][(1, 0)].state == MemberState.RELEASED
     until(lambda: spare.ran)
     assert {member.node_id for member in gang_of(control_plane).members} == {"b-0", "c-0"}
+    control_plane.call(lambda: one.say(node_state=pb.NodeState(node_id="a-0")))     # the disk answered at last, and the process died
+    until(lambda: not control_plane.server.world[NodeRecord]["a-0"].unschedulable)
+
+
+def test_case_74_what_is_gone_before_its_cluster_is_over_sets_no_node_aside(control_plane: ControlPlane, fleet: Fleet) -> None:
+    """One rank's node has said that something remains, and then that it is gone, while the other rank's is still at it."""
+    one, other = two_agents(fleet)
+    running_on(control_plane, one, other)
+    one.remains = lambda release: "processes [4711] that SIGKILL does not end"
+    other.deaf_to_release = True
+    control_plane.change(control_plane.server.gangs.dispatch, 1, ev.StopAsked(Cause.PREEMPTED, "its nodes are wanted"))
+    until(lambda: control_plane.server.world[Member][(1, 0)].remains)
+    control_plane.call(lambda: one.say(node_state=pb.NodeState(node_id="a-0")))
+    control_plane.call(lambda: other.say(released=pb.Released(assignment=1, rank=1)))
+    until(lambda: control_plane.server.world[Assignment][1].phase == Phase.ENDED)
+    assert not control_plane.server.world[NodeRecord]["a-0"].unschedulable
 
 
 def test_two_agents_can_not_have_the_same_nodes(control_plane: ControlPlane, fleet: Fleet) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from modal_proto import api_pb2
 
 from phalanx.model.cluster import Assignment
 from phalanx.model.work import Input, InputState
@@ -43,24 +44,55 @@ def test_a_call_whose_cluster_is_on_its_way_does_not_run_out_of_the_queue_in_the
     assert input_of(control_plane, first).state == InputState.PENDING, "it has its node"
 
 
-def test_a_cluster_takes_what_it_was_started_for(control_plane: ControlPlane, fleet: Any) -> None:
-    nodes = fleet(2)
+def slow_start(plane: ControlPlane, nodes: Any, number: int) -> asyncio.Event:
+    """That assignment's rank says hello when the event is set. A call answers with the input that its cluster was started for."""
     late = asyncio.Event()
 
-    async def first_is_slow(rank: FakeRank) -> None:
-        if rank.prepare.assignment == 1:
+    async def before_hello(rank: FakeRank) -> None:
+        if rank.prepare.assignment == number:
             await late.wait()
 
     async def whose(rank: FakeRank, item: Any) -> str:
-        return str(control_plane.server.world[Assignment][rank.prepare.assignment].input_id)
+        return str(plane.server.world[Assignment][rank.prepare.assignment].input_id)
 
-    nodes.before_hello, nodes.program = first_is_slow, whose
+    nodes.before_hello, nodes.program = before_hello, whose
+    return late
+
+
+def test_a_new_input_is_taken_by_the_first_cluster_that_is_up_so_the_queue_keeps_its_order(control_plane: ControlPlane, fleet: Any) -> None:
+    late = slow_start(control_plane, fleet(2), 1)
     caller = Caller(control_plane)
     function_id = caller.function(gpu="H100:8", single_use_containers=True)
     first = caller.call(function_id)
     until(lambda: len(started_for(control_plane)) == 1)
     second = caller.call(function_id)
-    assert caller.result(second) == input_of(control_plane, second).input_id, "though it is behind the first in the queue"
+    assert caller.result(first) == input_of(control_plane, second).input_id, "it did not wait for its own"
     control_plane.call(late.set)
-    assert caller.result(first) == input_of(control_plane, first).input_id
+    assert caller.result(second) == input_of(control_plane, first).input_id
     assert len(started_for(control_plane)) == 2
+
+
+def test_a_retry_has_the_cluster_that_was_started_for_it(control_plane: ControlPlane, fleet: Any) -> None:
+    nodes = fleet(4)
+    late = slow_start(control_plane, nodes, 3)
+    fail, whose = asyncio.Event(), nodes.program
+
+    async def the_first_time_it_fails(rank: FakeRank, item: Any) -> str:
+        if not item.retry_count:
+            await fail.wait()
+            raise ValueError("the first time")
+        return str(await whose(rank, item))
+
+    nodes.program = the_first_time_it_fails
+    caller = Caller(control_plane)
+    function_id = caller.function(gpu="H100:8", single_use_containers=True, retry_policy=api_pb2.FunctionRetryPolicy(retries=1))
+    calls = [caller.call(function_id) for _ in range(2)]
+    until(lambda: all(input_of(control_plane, call).state == InputState.RUNNING for call in calls))
+    control_plane.call(fail.set)
+    until(lambda: len(started_for(control_plane)) == 4)
+    slow = next(call for call in calls if input_of(control_plane, call).input_id == started_for(control_plane)[2])
+    quick = next(call for call in calls if call != slow)
+    assert caller.result(quick) == input_of(control_plane, quick).input_id
+    assert input_of(control_plane, slow).state == InputState.PENDING
+    control_plane.call(late.set)
+    assert caller.result(slow) == input_of(control_plane, slow).input_id

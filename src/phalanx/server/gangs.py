@@ -189,11 +189,12 @@ class Gangs:
         return gang.offer(rank)
 
     def _next(self, gang: Gang, pool: Pool) -> Input | None:
-        """First what the cluster was started for, on nodes that suit it and with its number in the environment; then the queue."""
+        """In the order of the queue. But what has run before has the cluster that was started for it: that one left out the nodes which failed
+        it, and has the number of its attempt in the environment."""
         inputs, now = self._server.world[Input], self._server.now_ms()
-        meant = gang.assignment.input_id
-        if not gang.took_inputs and pool.is_ready(inputs.get(meant), now):
-            return inputs[meant]
+        meant = inputs.get(gang.assignment.input_id)
+        if meant is not None and meant.attempt and not gang.took_inputs and pool.is_ready(meant, now):
+            return meant
         return next(iter(pool.ready(inputs, now, most=1)), None)
 
     # ------------------------------------------------------------ whole apps and functions
