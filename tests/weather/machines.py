@@ -124,7 +124,7 @@ class WeatherAgent(Agent):
             container = WeatherContainer(spec, self.launcher, self._send)
             await container.adopt()
             if container.remains:
-                self.preparer.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
+                self._keep(container, f"{container.remains} remains of {spec.task_id}")
             self.containers[container.key] = container
         self.leases = WeatherLeases(self)
         self.leases.adopt()
@@ -196,7 +196,6 @@ class WeatherPreparer:
 
     def __init__(self, host: Host, life: Life, launcher: WeatherLauncher) -> None:
         self.host, self.life, self.launcher = host, life, launcher
-        self.unschedulable: dict[str, str] = {}
         self.ranges = None
 
     async def prepare(self, ask: pb.Prepare, fetch: Any, send: Any) -> Container:

@@ -264,7 +264,7 @@ class Truth:
                 self.say_wrong(f"input {input_id} lost its place in the queue")
             if new["user_failures"] > old["user_failures"]:
                 self._charged(input_id, old)
-            if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING:
+            if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING and not old["attempt"]:
                 self._in_order(input_id, new)
                 early_ms = (old["not_before_ms"] or 0) - self.world.plane.server.now_ms()
                 if early_ms > 0:

@@ -50,7 +50,8 @@ class World:
         self.loop.set_task_factory(task_factory)
         self.loop.set_exception_handler(self._unhandled)
         self.time = VirtualTime(self.loop)
-        self.config = Config(durability="process", allow_cpu_clusters=True, extra={"keep_days": str(keep_hours / 24), "recount": "yes"})
+        retention_s = round(keep_hours * 3600)
+        self.config = Config(durability="process", allow_cpu_clusters=True, result_retention_s=retention_s, extra={"recount": "yes"})
         for name in ("token_id", "token_secret", "join_secret"):
             setattr(self.config, name, f"{name}-of-{seed}")
         self.config.workspace_prefix = "fdaa:1:2"
@@ -170,7 +171,7 @@ class World:
         for _ in range(50):     # a moment without a transaction under way
             if not plane.is_up:
                 return
-            if not plane.server.database._queue and not plane.server._commits:  # type: ignore[attr-defined]
+            if not plane.server.database._queue and plane.server.is_settled:  # type: ignore[attr-defined]
                 break
             await asyncio.sleep(0.001)
         else:
