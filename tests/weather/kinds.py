@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.weather.faults import FAULTS
+from tests.weather.restoring import restore_backup
 from tests.weather.world import World
 
 
@@ -24,12 +26,22 @@ def storm(folder: Path, seed: int, patch: pytest.MonkeyPatch) -> World:
 
 
 def winter(folder: Path, seed: int, patch: pytest.MonkeyPatch) -> World:
-    """Days, in which what is old goes."""
-    return World(folder, seed, patch, hours=60, fault_every_s=900, keep_hours=12)
+    """Days, in which what is old goes, and after which nothing is left."""
+    world = World(folder, seed, patch, hours=60, fault_every_s=900, keep_hours=12)
+    world.sees_purge = True
+    return world
 
 
-KINDS: dict[str, Callable[[Path, int, pytest.MonkeyPatch], World]] = {"bad_day": bad_day, "storm": storm, "winter": winter}
-_OFTEN = {"bad_day": 3, "storm": 3, "winter": 1}
+def restored(folder: Path, seed: int, patch: pytest.MonkeyPatch) -> World:
+    """A bad day on which a backup is restored, on other machines."""
+    world = World(folder, seed, patch, fault_every_s=300)
+    world.kinds_of_faults = {**FAULTS, restore_backup: 1}
+    return world
+
+
+Kind = Callable[[Path, int, pytest.MonkeyPatch], World]
+KINDS: dict[str, Kind] = {"bad_day": bad_day, "storm": storm, "winter": winter, "restored": restored}
+_OFTEN = {"bad_day": 3, "storm": 3, "winter": 1, "restored": 1}
 
 
 def some_kind(dice: random.Random) -> str:

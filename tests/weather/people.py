@@ -115,7 +115,7 @@ class Person:
         )  # fmt: skip
         call_id = (await self.ask("FunctionMap", request)).function_call_id
         self.world.truth.counts["calls acknowledged"] += 1
-        call = self.world.truth.calls[call_id] = CallTruth(call_id, function, arguments)
+        call = self.world.truth.calls[call_id] = self.world.truth.ever[call_id] = CallTruth(call_id, function, arguments)
         while is_batch and items:
             lot, items = items[:10], items[10:]
             await self.ask("FunctionPutInputs", api_pb2.FunctionPutInputsRequest(function_call_id=call_id, inputs=lot))

@@ -41,7 +41,8 @@ class Truth:
     def __init__(self, world: Any) -> None:
         self.world = world
         self.wrong: list[str] = []
-        self.calls: dict[str, CallTruth] = {}
+        self.calls: dict[str, CallTruth] = {}       # that somebody waits for
+        self.ever: dict[str, CallTruth] = {}
         self.faults: dict[str, set[int]] = defaultdict(set)             # input id -> attempts in which its program failed
         self.crashes: dict[int, set[int]] = defaultdict(set)            # assignment -> ranks whose process died by its program's fault
         self.hangs: dict[str, set[int]] = defaultdict(set)              # input id -> attempts that never end by themselves

@@ -20,7 +20,7 @@ from phalanx.model.work import Call, Input, InputState, Output
 from phalanx.server.clients import OWN_PYTHON
 from phalanx.server.world import RECORD_CLASSES
 from phalanx.server.world import World as Records
-from tests.weather.faults import FAULTS, Fault
+from tests.weather.faults import FAULTS
 from tests.weather.lives import begin, task_factory
 from tests.weather.machines import Host, Shim, patch_node
 from tests.weather.people import Person
@@ -31,6 +31,9 @@ from tests.weather.virtual_time import VirtualLoop, VirtualTime
 from tests.weather.wire import Weather
 
 EVENING_S = 24 * 3600.0         # all that was called has ended so long after the weather has cleared
+
+
+PURGED = ("app", "app_version", "class", "function", "call", "input", "output", "attempt", "assignment", "member", "chunk", "kept_answer")
 
 
 class World:
@@ -72,6 +75,10 @@ class World:
         self.quiet_s = 2 * 3600.0       # from the last result to the look at what is left
         self.said: list[str] = []
         self.faults: Counter[str] = Counter()
+        self.kinds_of_faults = FAULTS
+        self.tasks_of_people: list[asyncio.Task[Any]] = []
+        self.restores = 0
+        self.sees_purge = False
 
     def rank_of(self, shim: Shim) -> Rank:
         return Rank(shim)
@@ -84,26 +91,32 @@ class World:
         for assignment, _ in host.shims:
             self.truth.infra_of[assignment].append(what)
 
-    def live(self, faults: dict[Fault, float] = FAULTS) -> None:
+    def live(self) -> None:
         """Weather for so long; then it clears, and everything comes to its end. Raises Wrong with all that was."""
         handler = CollectBugs(self.plane.bugs)
         logging.getLogger("phalanx").addHandler(handler)
         try:
-            self.loop.run(self._live(faults))
+            self.loop.run(self._live())
         finally:
             logging.getLogger("phalanx").removeHandler(handler)
         self.truth.wrong += [f"the server reported: {bug}" for bug in self.plane.bugs]
         if self.truth.wrong:
             raise Wrong(f"seed {self.seed}:\n" + "\n".join(self.truth.wrong[:20]))
 
-    async def _live(self, faults: dict[Fault, float]) -> None:
+    def begin_people(self, first: int = 0) -> None:
+        """Those of the beginning, or others after them."""
+        self.people = [Person(self, first + n) for n in range(len(self.people))]
+        self.tasks_of_people = [begin(person.live()) for person in self.people]
+        for task in self.tasks_of_people:
+            task.add_done_callback(self._person_left)
+
+    async def _live(self) -> None:
         self.plane.start()
         for host in self.hosts:
             host.start_agent()
         await asyncio.sleep(60)     # a function is refused that the nodes registered so far could never run
-        people = [begin(person.live()) for person in self.people]
-        for person in people:
-            person.add_done_callback(self._person_left)
+        self.begin_people()
+        faults = self.kinds_of_faults
         until = self.loop.time() + self.hours * 3600
         running: set[asyncio.Task[Any]] = set()
         while self.loop.time() < until and not self.truth.wrong and not self.plane.bugs:
@@ -120,15 +133,15 @@ class World:
             _, stuck = await asyncio.wait(running, timeout=EVENING_S)
             for task in stuck:
                 self.truth.say_wrong(f"a fault does not end: {task}")
-        await self._clear_up(people)
+        await self._clear_up()
 
-    async def _clear_up(self, people: list[asyncio.Task[Any]]) -> None:
+    async def _clear_up(self) -> None:
         """Nothing goes wrong any more: every call is decided, every node is free."""
         self.weather.calm()
         for host in self.hosts:
             host.power_on() if host.is_off else host.start_agent()
         if not self.truth.wrong:
-            _, waiting = await asyncio.wait(people, timeout=EVENING_S)
+            _, waiting = await asyncio.wait(self.tasks_of_people, timeout=EVENING_S)
             for call in list(self.truth.calls.values()) if waiting else []:
                 self.truth.say_wrong(f"{call.call_id} ({call.function}) got {len(call.got)} outputs: {self._why(call)}")
         if not self.truth.wrong:
@@ -143,6 +156,11 @@ class World:
                 for shim in host.shims.values():
                     self.truth.say_wrong(f"{host.name} still has {shim.spec.name}, {shim.phase}")
             await self._compare()
+        if self.sees_purge and not self.truth.wrong:
+            await asyncio.sleep((self.keep_hours + 2) * 3600)
+            for name, table in self.plane.rows.tables.items():
+                if name in PURGED and table:
+                    self.truth.say_wrong(f"{len(table)} rows of {name} are left, {self.keep_hours + 2:g} h after all: {list(table)[:3]}")
         self.plane.kill(1e9)
         for host in self.hosts:
             host.power_off()
@@ -164,6 +182,19 @@ class World:
             for key in [key for key in {**memory, **rows} if memory.get(key) != rows.get(key)][:3]:
                 self.truth.say_wrong(f"{record_class.__name__} {key} differs:\n  memory {memory.get(key)}\n  store  {rows.get(key)}")
         self._recount(stored)
+        self._explain()
+
+    def _explain(self) -> None:
+        """Whatever waits has a cluster that will take it, or a reason to wait."""
+        server, now = self.plane.server, self.plane.server.now_ms()
+        planning, gangs = server.planning, server.gangs
+        if planning._scheduled or gangs.touched:
+            return
+        explained = {planning.requests[request_id].function_id for request_id in planning.waits}
+        for function_id, pool in gangs.pools.items():
+            served = any(gang.is_counted for gang in pool.gangs.values())
+            if function_id not in explained and not served and pool.ready(server.world[Input], now):
+                self.truth.say_wrong(f"inputs of {function_id} wait, for no cluster and no reason: {pool}")
 
     def _recount(self, stored: Records) -> None:
         gangs = self.plane.server.gangs
