@@ -199,7 +199,7 @@ def _functions(runner: _Runner, options: argparse.Namespace, missed: list[str]) 
     print(f"## functions whose runs resemble each other: {len(few)} traces; mean, large p99, longest over EASY with exact lengths")
     print(f"{'trace':21} {'lengths':>8} {'spread':>7} {'told':>5} {'of large':>8} {'phalanx':>20} {'EASY':>20} {'mean/exact':>11}")
     out: dict[str, dict[str, object]] = {}
-    dealt = [(f"acme~{spread}", "lingjun", 0.95) for spread in (0.25, 0.7, 1.4)]
+    dealt = [(f"acme~{spread}", "lingjun", 0.95) for spread in (0.25, 0.7, 1.0, 1.4)]
     for trace, fleet, load in (*dealt, ("acme", "lingjun", 0.95), ("kalos_real_completed", "2x160", 0.8), ("philly_fullnode", "4x16", 0.6)):
         nodes = _fleet(options.traces, fleet)
         drawn = [_jobs(options.traces, trace, nodes, load, seed) for seed in few]
