@@ -13,7 +13,6 @@ from itertools import accumulate
 from phalanx.scheduler.fit import blocks_in
 from phalanx.scheduler.index import NEVER, Fabric, Kind
 
-
 # Ends of holds, and how many nodes (in whole blocks) are there then; both rising. The first entry is now.
 Reach = tuple[list[int], list[int]]
 

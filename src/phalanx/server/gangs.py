@@ -189,8 +189,8 @@ class Gangs:
         return gang.offer(rank)
 
     def _next(self, gang: Gang, pool: Pool) -> Input | None:
-        """In the order of the queue. But what has run before has the cluster that was started for it: that one left out the nodes which failed
-        it, and has the number of its attempt in the environment."""
+        """In the order of the queue. But what has run before has the cluster that was started for it: that one left out the nodes which
+        failed it, and has the number of its attempt in the environment."""
         inputs, now = self._server.world[Input], self._server.now_ms()
         meant = inputs.get(gang.assignment.input_id)
         if meant is not None and meant.attempt and not gang.took_inputs and pool.is_ready(meant, now):
