@@ -85,7 +85,8 @@ class Evictor:
                     best = (rank, units, claim)
         if best is None:
             if plain:
-                self._failed.setdefault(id(view), []).append((request.size, request.priority))
+                more = [(size, priority) for size, priority in self._failed.get(id(view), ()) if size < request.size or priority > request.priority]
+                self._failed[id(view)] = [*more, (request.size, request.priority)]
             return None
         _, units, claim = best
         now = self.ledger.now_ms
@@ -121,6 +122,7 @@ class Evictor:
                 there[fullest] = there.get(fullest, 0) - claim.need
         if sum(there.values()) + self._could_free(name, target, request) < need:
             return None     # before anything is copied: most fabrics end here
+        below = 1 << 40 if self._reclaims else request.priority - 1
         chosen: list[tuple[_Unit, dict[Cell, int]]] = []
         after = self.quotas.copy()
 
@@ -133,8 +135,8 @@ class Evictor:
                 after.give(hold, sign)
 
         for unit in self._all_units(name):
-            if enough():
-                break
+            if unit.priority > below and not unit.ending or enough():
+                break       # they are sorted
             if self._may(unit, request):
                 entry = (unit, back_without(self.ledger, fabric, unit.who, unit.back, None, excluded) if excluded else unit.back)
                 stop(entry, 1)
