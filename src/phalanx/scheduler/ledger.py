@@ -55,6 +55,12 @@ class View:
     largest: int = 0                       # the most free nodes on one fabric: a quick no
     refused: list[tuple[int, int, int]] = field(default_factory=list)   # (size, end, ledger version) that found no place
 
+    def refuse(self, size: int, end_ms: int, version: int) -> None:
+        """Remember it, in place of those that it includes: a thousand gangs that wait each read this list."""
+        if version < 0:
+            self.refused = [r for r in self.refused if r[2] >= 0 or r[0] < size or r[1] < end_ms]
+        self.refused.append((size, end_ms, version))
+
     def refresh(self) -> None:
         self.largest = max((target.ranked[-1][0] for target in self.targets if target.ranked), default=0)
 
