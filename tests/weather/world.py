@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import random
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +36,24 @@ EVENING_S = 24 * 3600.0         # all that was called has ended so long after th
 class World:
     """Attributes are the weather: faults set and reset them."""
 
-    def __init__(self, folder: Path, seed: int, patch: pytest.MonkeyPatch, hosts: int = 5, people: int = 3) -> None:
-        self.seed = seed
+    def __init__(
+        self, folder: Path, seed: int, patch: pytest.MonkeyPatch, hosts: int = 5, people: int = 3,
+        hours: float = 6, fault_every_s: float = 600, keep_hours: float = 24,
+    ) -> None:  # fmt: skip
+        """Weather for so many hours, a fault every so often; what is over is kept for `keep_hours`."""
+        self.seed, self.hours, self.fault_every_s, self.keep_hours = seed, hours, fault_every_s, keep_hours
         self.randomness = random.Random(f"world {seed}")
         self.loop = VirtualLoop()
         self.loop.set_task_factory(task_factory)
         self.loop.set_exception_handler(self._unhandled)
         self.time = VirtualTime(self.loop)
-        self.config = Config(durability="process", allow_cpu_clusters=True, extra={"keep_days": "1", "recount": "yes"})
+        retention_s = round(keep_hours * 3600)
+        self.config = Config(durability="process", allow_cpu_clusters=True, result_retention_s=retention_s, extra={"recount": "yes"})
         for name in ("token_id", "token_secret", "join_secret"):
             setattr(self.config, name, f"{name}-of-{seed}")
         self.config.workspace_prefix = "fdaa:1:2"
         self.weather = Weather(random.Random(f"weather {seed}"))
+        patch.setattr(os, "fsync", lambda _: None)      # no world loses power: it would be a tenth of its time
         patch_node(self.time, patch.setattr)
         self.plane = Plane(folder, self.config, random.Random(f"plane {seed}"), self.weather, self.time, patch.setattr)
         self.truth = Truth(self)
@@ -58,11 +66,12 @@ class World:
         (folder / "hosts").mkdir()
         self.hosts = [Host(self, n, 8, folder / "hosts" / str(n)) for n in range(hosts)]
         self.people = [Person(self, n) for n in range(people)]
-        self.refuse, self.prepare_s, self.die_in_import, self.raise_in_import = 0.0, 3.0, 0.0, 0.0
+        self.refuse, self.prepare_s, self.hello_s, self.die_in_import, self.raise_in_import = 0.0, 3.0, 2.0, 0.0, 0.0
         self.change_mind, self.think_s, self.calls_each = 0.1, 1800.0, 4
         self.is_evening = False
         self.quiet_s = 2 * 3600.0       # from the last result to the look at what is left
         self.said: list[str] = []
+        self.faults: Counter[str] = Counter()
 
     def rank_of(self, shim: Shim) -> Rank:
         return Rank(shim)
@@ -75,19 +84,19 @@ class World:
         for assignment, _ in host.shims:
             self.truth.infra_of[assignment].append(what)
 
-    def live(self, hours: float, fault_every_s: float, faults: dict[Fault, float] = FAULTS) -> None:
+    def live(self, faults: dict[Fault, float] = FAULTS) -> None:
         """Weather for so long; then it clears, and everything comes to its end. Raises Wrong with all that was."""
         handler = CollectBugs(self.plane.bugs)
         logging.getLogger("phalanx").addHandler(handler)
         try:
-            self.loop.run(self._live(hours, fault_every_s, faults))
+            self.loop.run(self._live(faults))
         finally:
             logging.getLogger("phalanx").removeHandler(handler)
         self.truth.wrong += [f"the server reported: {bug}" for bug in self.plane.bugs]
         if self.truth.wrong:
             raise Wrong(f"seed {self.seed}:\n" + "\n".join(self.truth.wrong[:20]))
 
-    async def _live(self, hours: float, fault_every_s: float, faults: dict[Fault, float]) -> None:
+    async def _live(self, faults: dict[Fault, float]) -> None:
         self.plane.start()
         for host in self.hosts:
             host.start_agent()
@@ -95,20 +104,22 @@ class World:
         people = [begin(person.live()) for person in self.people]
         for person in people:
             person.add_done_callback(self._person_left)
-        until = self.loop.time() + hours * 3600
+        until = self.loop.time() + self.hours * 3600
         running: set[asyncio.Task[Any]] = set()
         while self.loop.time() < until and not self.truth.wrong and not self.plane.bugs:
-            await asyncio.sleep(self.randomness.expovariate(1 / fault_every_s))
+            await asyncio.sleep(self.randomness.expovariate(1 / self.fault_every_s))
             fault = self.randomness.choices(list(faults), list(faults.values()))[0]
             self.said.append(f"{self.loop.time():.1f} {fault.__name__}")
-            self.truth.counts[fault.__name__] += 1
+            self.faults[fault.__name__] += 1
             running.add(begin(fault(self)))
             running = {task for task in running if not task.done()}
             if self.randomness.random() < 0.1:
                 await self._compare()
         self.is_evening = True
         if running:
-            await asyncio.wait(running)
+            _, stuck = await asyncio.wait(running, timeout=EVENING_S)
+            for task in stuck:
+                self.truth.say_wrong(f"a fault does not end: {task}")
         await self._clear_up(people)
 
     async def _clear_up(self, people: list[asyncio.Task[Any]]) -> None:
@@ -142,7 +153,7 @@ class World:
         for _ in range(50):     # a moment without a transaction under way
             if not plane.is_up:
                 return
-            if not plane.server.database._queue and not plane.server._commits:  # type: ignore[attr-defined]
+            if not plane.server.database._queue and plane.server.is_settled:  # type: ignore[attr-defined]
                 break
             await asyncio.sleep(0.001)
         else:

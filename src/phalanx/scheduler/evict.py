@@ -87,8 +87,9 @@ class Evictor:
                     best = (rank, units, claim)
         if best is None:
             if plain:
-                more = [(size, priority) for size, priority in self._failed.get(id(view), ()) if size < request.size or priority > request.priority]
-                self._failed[id(view)] = [*more, (request.size, request.priority)]
+                known = self._failed.get(id(view), [])
+                others = [f for f in known if f[0] < request.size or f[1] > request.priority]
+                self._failed[id(view)] = [*others, (request.size, request.priority)]
             return None
         _, units, claim = best
         now = self.ledger.now_ms

@@ -66,10 +66,7 @@ class View:
 
     def known_refusal(self, size: int, end_ms: int, version: int) -> bool:
         """Nothing that asks as much for as long can find a place either. Version -1: whatever the plan did since."""
-        for least, end, at in self.refused:
-            if end_ms >= end and (size >= least if at < 0 else (size, version) == (least, at)):
-                return True
-        return False
+        return any(end_ms >= end and (size >= least if at < 0 else (size, version) == (least, at)) for least, end, at in self.refused)
 
 
 @dataclass(slots=True)

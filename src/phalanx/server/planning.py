@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("phalanx.planning")
 
 BUSY_S = 0.01       # a plan that took longer than this is not made at every turn: what comes meanwhile goes into the next together
-SHARE = 3           # and then planning takes at most every third moment of the loop
+SHARE = 5           # and then planning takes at most every fifth moment of the loop
 
 
 class Planning:
@@ -49,7 +49,7 @@ class Planning:
         self._debug = server.config.extra.get("recount", "") == "yes"
         self._policy = Policy(grace_ms=server.config.grace_ms, debug=self._debug)
         self._never: tuple[tuple[Node, ...], dict[object, str]] = ((), {})     # what these nodes can never run, by kind of request
-        self._took_s = 0.0                          # the last turn
+        self._rests_until = 0.0                     # by the loop's clock, after a turn that took long
         self._reservations: tuple[Reservation, ...] = ()
         self._quotas = quotas_of(server.config.quotas)
         self._retentions: tuple[Retention, ...] = ()
@@ -68,15 +68,15 @@ class Planning:
         self._demands.load()
 
     def soon(self) -> None:
-        """Plan at the next turn of the event loop; later where plans take long, so that the rest of the server goes on."""
+        """Plan at the next turn of the event loop; later after a plan that took long, so that the rest of the server goes on."""
         if self._scheduled:
             return
         self._scheduled = True
         loop = asyncio.get_running_loop()
-        if self._took_s < BUSY_S:
+        if loop.time() >= self._rests_until:
             loop.call_soon(self._turn)
         else:
-            loop.call_later(self._took_s * (SHARE - 1), self._turn)
+            loop.call_at(self._rests_until, self._turn)
 
     def soon_after(self, at_ms: int) -> Any:
         """Plan when that moment is over, although nothing happens then. Returns the timer."""
@@ -124,7 +124,8 @@ class Planning:
         except Exception:
             LOG.exception("planning failed")     # nobody else hears of it: the loop called us
             raise
-        self._took_s = time.perf_counter() - began
+        took_s = time.perf_counter() - began
+        self._rests_until = asyncio.get_running_loop().time() + took_s * (SHARE - 1) if took_s >= BUSY_S else 0.0
 
     def _plan(self, unit: Unit) -> None:
         touched = set(self._server.gangs.touched)
@@ -138,7 +139,7 @@ class Planning:
         if self._debug:
             self.fleet.recount()
         self.requests = wanted.requests
-        self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.requests))
+        self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.inputs))
         if not wanted.requests:
             self._look_again(wanted.next_look_ms)
             self.waits, self._reservations = {}, ()
@@ -150,13 +151,14 @@ class Planning:
         self._reservations = decided.reserve
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
         self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms, self.fleet.protected.values()))
+        first = {request_id: lot[0] for request_id, lot in wanted.inputs.items()}
         for start in decided.starts:
-            self._start(unit, start, wanted.inputs.get(start.request_id, ""))
+            self._start(unit, start, first.get(start.request_id, ""))
         if decided.starts:
             unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
             return
-        make_room(self._server, unit, decided, wanted.requests, wanted.inputs)
-        self._give_up_waiting(unit, decided, wanted.inputs)
+        make_room(self._server, unit, decided, wanted.requests, first)
+        self._give_up_waiting(unit, decided, first)
         self._tell()
 
     def _start(self, unit: Unit, start: Start, input_id: str) -> None:
@@ -165,7 +167,7 @@ class Planning:
         function = self._server.world[Function][request.function_id]
         if not request.warm:
             self._recent.started(max(0, self._server.now_ms() - request.submitted_ms))
-        self._server.gangs.begin(unit, function, start, _choice(function, start))
+        self._server.gangs.begin(unit, function, start, _choice(function, start), self._server.world[Input].get(input_id))
 
     def _give_up_waiting(self, unit: Unit, decided: Plan, inputs: dict[str, str]) -> None:
         """Calls past their queue deadline fail with what they wait for. Warm clusters that nobody calls wait on."""

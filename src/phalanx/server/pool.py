@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from phalanx.core.gang import Gang
-from phalanx.model.work import Input
+from phalanx.model.work import Input, InputState
 
 
 @dataclass
@@ -22,8 +22,7 @@ class Pool:
     refused: dict[str, int] = field(default_factory=dict)               # node id -> not before (ms): it refused a start of this function
     failed_starts: int = 0                                              # in a row, by no fault of the program
     not_before_ms: int = 0                                              # no starts before: the last ones failed
-    crashes: list[str] = field(default_factory=list)                    # nodes of the starts in a row whose import or @enter failed
-    resting_until_ms: int = 0                                           # no starts before, for these
+    resting_until_ms: int = 0                                           # no starts before: the last ones failed in import or @enter
     resting_for: str = ""                                               # and what is said about it
     ordinal: int = 0                                                    # pools in the order in which they were made
     touched: set[str] = field(default_factory=set)                      # of all pools: whose demand may have changed since the last plan
@@ -55,6 +54,10 @@ class Pool:
 
     def count_ready(self, now_ms: int) -> int:
         return len(self.waiting) - sum(1 for not_before_ms in self.delayed.values() if not_before_ms > now_ms)
+
+    def is_ready(self, item: Input, now_ms: int) -> bool:
+        """Does it wait here, with no retry's delay before it?"""
+        return item.state == InputState.PENDING and self.delayed.get(item.input_id, 0) <= now_ms
 
     def _ready_ids(self, now_ms: int) -> Iterator[str]:
         return (input_id for _, _, input_id in self.waiting if self.delayed.get(input_id, 0) <= now_ms)
