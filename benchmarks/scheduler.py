@@ -96,11 +96,12 @@ def _one(item: tuple[Path, Run]) -> Figures:
     jobs = _jobs(traces, trace, nodes, load, seed)
     name, _, factor = policy.partition("@")
     setting = replace(POLICIES[name], age_factor=int(factor)) if factor else POLICIES[name]
-    known = {"exact": exact, "too-long": too_long(seed), "either-way": either_way(seed), "none": None}[estimates]
+    known = {"exact": exact, "too-long": too_long(seed), "either-way": either_way(seed), "none": None, "history": None}[estimates]
     model = None
     if faults or rack:
         model = FaultModel(faults, rack_at_ms=jobs[-1].submit_ms // 2 if rack else None, seed=seed + 1)
-    outcome = simulate(jobs, nodes, setting, known, model, time.thread_time)
+    history = _jobs(traces, trace, nodes, load, seed, again=1) if estimates == "history" else ()
+    outcome = simulate(jobs, nodes, setting, known, model, time.thread_time, history=history)
     return figures(outcome, len(nodes), fluid_bound(jobs, len(nodes)))
 
 
@@ -111,7 +112,7 @@ def _fleet(traces: Path, name: str) -> tuple[Node, ...]:
     return uniform(int(fabrics), int(nodes))
 
 
-def _jobs(traces: Path, trace: str, nodes: tuple[Node, ...], load: float, seed: int) -> list[Job]:
+def _jobs(traces: Path, trace: str, nodes: tuple[Node, ...], load: float, seed: int, again: int = 0) -> list[Job]:
     trace, _, spread = trace.partition("~")
     if trace == "acme":
         jobs = read_trace(traces / ACME[seed % 2])
@@ -120,7 +121,7 @@ def _jobs(traces: Path, trace: str, nodes: tuple[Node, ...], load: float, seed: 
         jobs = read_trace(traces / f"{trace}.csv.gz")
         jobs = jobs if seed == 0 else another(jobs, seed)
     largest = max(sum(1 for n in nodes if n.network == network) for network in {n.network for n in nodes})
-    return at_load(alike(jobs, float(spread), seed) if spread else jobs, len(nodes), load, min(128, largest))
+    return at_load(alike(jobs, float(spread), seed, again) if spread else jobs, len(nodes), load, min(128, largest))
 
 
 def _table(
@@ -193,32 +194,42 @@ def _estimates(runner: _Runner, options: argparse.Namespace, missed: list[str]) 
 
 
 def _functions(runner: _Runner, options: argparse.Namespace, missed: list[str]) -> object:
-    """From what predictability on lengths need not be given: the same lengths, dealt so that functions' runs resemble each other."""
+    """From what likeness of runs on lengths need not be given: the same lengths, dealt so that functions' runs resemble each other."""
     few = range(options.first_seed, options.first_seed + min(options.seeds, 4))
-    print(f"## lengths of functions whose runs resemble each other: {len(few)} traces, over EASY with exact lengths on that very trace")
-    print(f"{'trace':26} {'spread':>7} {'told: all':>9} {'large':>6} {'exact: mean, large p99, longest':>33} {'none given':>24} "
-          f"{'none/exact':>11} {'EASY':>6}")  # fmt: skip
-    out = {}
-    spreads = [f"acme~{spread}" for spread in (0.25, 0.7, 1.0, 1.4)]
-    wanted = [(trace, "lingjun", 0.95) for trace in (*spreads, "acme")]
-    for trace, fleet, load in (*wanted, ("kalos_real_completed", "2x160", 0.8), ("philly_fullnode", "4x16", 0.6)):
-        drawn = [_jobs(options.traces, trace, _fleet(options.traces, fleet), load, seed) for seed in few]
-        kinds = [("easy", "exact"), ("phalanx", "exact"), ("phalanx", "none"), ("easy", "none")]
-        base, known, none, plain = (
-            runner.all([(trace, fleet, load, seed, policy, estimates, 0.0, False) for seed in few]) for policy, estimates in kinds
-        )
-        row: dict[str, object] = {
-            "spread": _mean([spread_of(jobs) for jobs in drawn]),
-            "told": _mean([explained(jobs) for jobs in drawn]),
-            "told_large": _mean([explained([job for job in jobs if job.nodes >= LARGE]) for jobs in drawn]),
-            "exact": summary(known, base), "none": summary(none, base), "easy_none": summary(plain, base),
-            "none_over_exact": _mean([n.mean_h / k.mean_h for n, k in zip(none, known, strict=True)]),
-        }  # fmt: skip
-        out[trace] = row
-        told = [", ".join(f"{summary(runs, base)[name]:.3f}" for name in ("mean", "large_p99", "longest")) for runs in (known, none)]
-        print(f"{trace:26} {row['spread']:>7.2f} {row['told']:>9.2f} {row['told_large']:>6.2f} {told[0]:>33} {told[1]:>24} "
-              f"{row['none_over_exact']:>11.2f} {summary(plain, base)['mean']:>6.2f}", flush=True)  # fmt: skip
+    print(f"## functions whose runs resemble each other: {len(few)} traces; mean, large p99, longest over EASY with exact lengths")
+    print(f"{'trace':21} {'lengths':>8} {'spread':>7} {'told':>5} {'of large':>8} {'phalanx':>20} {'EASY':>20} {'mean/exact':>11}")
+    out: dict[str, dict[str, object]] = {}
+    dealt = [(f"acme~{spread}", "lingjun", 0.95) for spread in (0.25, 0.7, 1.0, 1.4)]
+    for trace, fleet, load in (*dealt, ("acme", "lingjun", 0.95), ("kalos_real_completed", "2x160", 0.8), ("philly_fullnode", "4x16", 0.6)):
+        nodes = _fleet(options.traces, fleet)
+        drawn = [_jobs(options.traces, trace, nodes, load, seed) for seed in few]
+        before = [_jobs(options.traces, trace, nodes, load, seed, again=1) for seed in few]
+        base = exact_runs = None
+        for estimates in ("exact", "none", "history") if "~" in trace else ("exact", "none"):
+            plain, ours = (
+                runner.all([(trace, fleet, load, seed, policy, estimates, 0.0, False) for seed in few]) for policy in ("easy", "phalanx")
+            )
+            base, exact_runs = base or plain, exact_runs or ours
+            known = before if estimates == "history" else [[] for _ in few]
+            row: dict[str, object] = {"phalanx": summary(ours, base), "easy": summary(plain, base)}
+            spread = _mean([spread_of(jobs) for jobs in drawn])
+            told = told_large = 1.0
+            if estimates != "exact":
+                told = _mean([explained(jobs, old) for jobs, old in zip(drawn, known, strict=True)])
+                told_large = _mean([explained(_large(jobs), _large(old)) for jobs, old in zip(drawn, known, strict=True)])
+            over = _mean([ours_run.mean_h / exact_run.mean_h for ours_run, exact_run in zip(ours, exact_runs, strict=True)])
+            out[f"{trace} {estimates}"] = row | {"spread": spread, "told": told, "told_large": told_large, "over_exact": over}
+            print(f"{trace:21} {estimates:>8} {spread:>7.2f} {told:>5.2f} {told_large:>8.2f} {_three(summary(ours, base)):>20} "
+                  f"{_three(summary(plain, base)):>20} {over:>11.2f}", flush=True)  # fmt: skip
     return out
+
+
+def _large(jobs: list[Job]) -> list[Job]:
+    return [job for job in jobs if job.nodes >= LARGE]
+
+
+def _three(row: dict[str, float]) -> str:
+    return " ".join(f"{row[name]:.3f}" for name in ("mean", "large_p99", "longest"))
 
 
 def _others(runner: _Runner, options: argparse.Namespace, missed: list[str]) -> object:

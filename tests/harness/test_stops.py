@@ -256,6 +256,9 @@ def test_a_generators_second_attempt_goes_on_where_the_caller_is(control_plane: 
     said = [api_pb2.DataChunk.FromString(chunk.payload) for chunk in calls.chunks_after(call_id, 0)]
     assert [chunk.index for chunk in said] == [1, 2, 3, 4]
     assert [chunk.data.decode()[-1] for chunk in said] == ["1", "1", "2", "2"]
+    batches = control_plane.rpc("AppFetchLogs", api_pb2.AppFetchLogsRequest(app_id=caller.app_id, limit=100)).batches
+    lines = [item.data for batch in batches for item in batch.items]
+    assert any("its caller has 2 pieces of the generator, and gets the new attempt's from piece 3 on" in line for line in lines)
 
 
 def test_free_running_ranks_fetch_their_inputs_by_themselves(control_plane: ControlPlane, fleet: Any) -> None:

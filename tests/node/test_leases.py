@@ -14,6 +14,7 @@ from phalanx.protocol import agent_pb2 as pb
 from .conftest import AgentProcess, running, two_nodes
 from .cuttable import Door, Link
 from .fake_server import FakeServer
+from .machine_state import traces
 
 pytestmark = two_nodes
 LEASE_MS, SILENT_MS, OUTAGE_MS = 6_000, 2_000, 3_600_000
@@ -62,6 +63,7 @@ class Fleet:
         for link in set(self.links.values()):
             link.close()
         assert [agent.stop() for agent in self.agents] == [0, 0, 0], self.log()
+        assert not any(agent.paths.run.exists() for agent in self.agents)
 
     def isolate(self, rank: int) -> None:
         """From the other agents."""
@@ -205,3 +207,5 @@ def test_an_address_that_no_peer_could_reach_is_refused(state: Path) -> None:
     assert agent.process is not None and agent.process.wait(60) == 78
     agent.process = None
     assert "name the one address at which the other agents reach this machine" in agent.log()
+    left = traces(state, agent.paths.run)
+    assert not (left.processes | left.folders) and not agent.paths.run.exists()

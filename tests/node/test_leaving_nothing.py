@@ -85,9 +85,10 @@ def shim_of(agent, name: str) -> int:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             held = [os.readlink(entry) for entry in (folder / "fd").iterdir()]
-        except OSError:
+            command = (folder / "cmdline").read_text()
+        except OSError:     # others' processes come and go
             continue
-        if str(agent.paths.run) in (folder / "cmdline").read_text() and any(f"socket:[{inode}]" in held for inode in inodes):
+        if str(agent.paths.run) in command and any(f"socket:[{inode}]" in held for inode in inodes):
             return int(folder.name)
     raise AssertionError(f"no shim for {name}")
 

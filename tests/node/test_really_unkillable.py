@@ -98,6 +98,18 @@ def test_case_74_a_child_that_hangs_holds_up_the_end_no_longer(agent: AgentProce
 
 
 @pytest.mark.full
+def test_case_74_an_agent_that_leaves_looks_once_more(agent: AgentProcess, server: FakeServer, stick: Stick) -> None:
+    before = traces(agent.paths.state, agent.paths.run)
+    stuck = stick("echo up; while [ ! -d $STUCK ]; do sleep 0.1; done; exec cat $STUCK/weights")
+    server.stop(1, grace_ms=100)
+    server.wait(1, 0, lambda seen: bool(seen.exited))
+    assert release(server).released[0].remains
+    stuck.let_go()
+    assert agent.stop() == 0, agent.log()
+    assert traces(agent.paths.state, agent.paths.run) - before == {}
+
+
+@pytest.mark.full
 def test_case_74_the_next_agent_finds_it_says_so_and_looks_on(agent: AgentProcess, server: FakeServer, stick: Stick) -> None:
     before = traces(agent.paths.state, agent.paths.run)
     stuck = stick("echo up; while [ ! -d $STUCK ]; do sleep 0.1; done; exec cat $STUCK/weights")

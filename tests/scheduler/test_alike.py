@@ -46,6 +46,14 @@ def test_a_seed_gives_the_same_trace_and_another_seed_another() -> None:
     assert alike(jobs, 0.7, seed=1) == alike(jobs, 0.7, seed=1) != alike(jobs, 0.7, seed=2)
 
 
+def test_history_is_other_runs_of_the_same_functions() -> None:
+    jobs = trace()
+    before, now = alike(jobs, 0.3, again=1), alike(jobs, 0.3)
+    assert before != now and explained(now, before) > explained(now)
+    first = [next(i for i, job in enumerate(jobs) if job.function == f"f{n}") for n in range(40)]
+    assert sum(abs(math.log(before[i].duration_ms / now[i].duration_ms)) for i in first) / 40 < 0.5
+
+
 def test_more_than_the_lengths_spread_is_a_shuffle_and_less_than_nothing_is_refused() -> None:
     jobs = trace()
     assert spread_of(alike(jobs, 9.0)) == pytest.approx(spread_of(jobs), rel=0.1)

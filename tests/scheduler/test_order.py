@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
 from phalanx.model.plan import NodeState, Policy, Retention, Snapshot, Usage
@@ -51,6 +54,23 @@ def test_lengths_are_predicted_per_function_then_per_kind_and_bounded_by_the_tim
     assert known.predict("f", HOUR) == 100_000
     assert known.predict("new", HOUR, "kind") == 100_000
     assert known.predict("f", MINUTE) == MINUTE
+
+
+def test_one_run_tells_the_next_where_runs_of_functions_resemble_each_other() -> None:
+    known = Durations()
+    for n in range(60):
+        known.seen(f"f{n % 10}", MINUTE * 2 ** (n % 10), "kind")
+    known.seen("once", 4 * HOUR, "kind")
+    assert 3 * HOUR < known.predict("once", 24 * HOUR, "kind") < 4 * HOUR
+    assert known.predict("f0", 24 * HOUR, "kind") < 2 * MINUTE
+
+
+def test_the_family_tells_where_runs_of_a_function_differ_as_much_as_those_of_others() -> None:
+    known, draw = Durations(), random.Random(3)
+    for n in range(600):
+        known.seen(f"f{n % 40}", round(HOUR * math.exp(draw.gauss(0, 2))), "kind")
+    known.seen("once", 20 * HOUR, "kind")
+    assert HOUR // 3 < known.predict("once", 24 * HOUR, "kind") < 3 * HOUR
 
 
 def test_an_overdue_run_is_expected_to_need_half_as_long_again() -> None:

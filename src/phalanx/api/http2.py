@@ -1,7 +1,7 @@
 """The server half of HTTP/2 (RFC 9113) as gRPC uses it, lean: one write for an answer, no object for a frame.
 
-grpclib on h2 took half of the server's time under load, 0.4 ms a request (docs/decisions.md). Headers that come in are
-read with hpack's tables (http2_headers.py); what goes out are literals without state. A request has the methods of grpclib's stream that our services use.
+grpclib on h2 took half of the server's time under load, 0.4 ms a request (docs/decisions.md). Headers that come in are read with hpack's
+tables (http2_headers.py); what goes out are literals without state. A request has the methods of grpclib's stream that our services use.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from phalanx.engines import ladder
 from phalanx.engines.machine import Machine, look
+from phalanx.model.runtimes import GUARANTEES, RUNTIMES
 
 
 @click.command()
@@ -19,7 +20,7 @@ def doctor(as_json: bool) -> None:
     """What this machine offers, which runtime and guarantees follow, and the command for each thing missing."""
     machine = look()
     choice = ladder.choose(machine)
-    table = {runtime: ladder.guarantees(machine, runtime) for runtime in ladder.RUNTIMES}
+    table = {runtime: ladder.guarantees(machine, runtime) for runtime in RUNTIMES}
     lacking = ladder.missing(machine)
     if as_json:
         found = {"machine": machine.as_json(), "runtime": choice.runtime, "reason": choice.reason, "guarantees": table,
@@ -81,7 +82,7 @@ def _print_guarantees(console: Console, guarantees: dict[str, dict[str, str]], c
     table.add_column("")
     for runtime in guarantees:
         table.add_column(f"{runtime} (taken)" if runtime == chosen else runtime)
-    for name in ladder.GUARANTEES:
+    for name in GUARANTEES:
         table.add_row(name, *(values[name].partition(":")[0] for values in guarantees.values()))
     console.print(table)
     for runtime, values in guarantees.items():

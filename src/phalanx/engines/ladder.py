@@ -6,9 +6,7 @@ import shutil
 from dataclasses import dataclass
 
 from phalanx.engines.machine import Machine
-
-GUARANTEES = ("network", "pids", "limits", "images", "clean-up")
-RUNTIMES = ("crun", "runc", "runsc", "process")
+from phalanx.model.runtimes import AUTO, GUARANTEES, PROCESS, ROOT, ROOTLESS
 
 PACKAGES = {    # tool or feature: package by package manager, where its name differs from the tool's
     "ip": {"apt-get": "iproute2", "dnf": "iproute", "apk": "iproute2", "pacman": "iproute2", "zypper": "iproute2"},
@@ -39,7 +37,7 @@ class Missing:
 def choose(machine: Machine) -> Choice:
     """What `--runtime auto` takes."""
     lacking = why_no_root_containers(machine)
-    for runtime in ("crun", "runc"):
+    for runtime in AUTO:
         if not lacking and runtime in machine.tools:
             return Choice(runtime, f"root, and {runtime} {machine.tools[runtime]} is installed: full isolation")
     if machine.root:
@@ -78,18 +76,15 @@ def why_no_rootless(machine: Machine) -> str:
 def guarantees(machine: Machine, runtime: str) -> dict[str, str]:
     """For each guarantee "yes", "where delegated: …" or "no: …", as a container of this runtime would have it on this machine."""
     if runtime == "process":
-        return {"network": "no: addresses of this machine's loopback, no network of its own", "pids": "no: sees the machine's processes",
-                "limits": "no", "images": "no: one virtual environment an image, no apt_install, no from_registry",
-                "clean-up": "yes: the shim reaps what it started"}
+        return dict(PROCESS)
     unavailable = why_not(machine, runtime)
     if unavailable:
         return dict.fromkeys(GUARANTEES, f"no: {unavailable}")
     if not machine.root:
         way_out = "by slirp4netns" if "slirp4netns" in machine.tools else "no way out to the internet"
-        return {"network": f"yes among containers; {way_out}", "pids": "yes",
-                "limits": "no: memory is watched, not limited", "images": "no: only the default image in this version", "clean-up": "yes"}
-    limits = "yes" if not machine.cgroup_refused else f"where delegated: not here ({machine.cgroup_refused})"
-    return {"network": "yes", "pids": "yes", "limits": limits, "images": "no: only the default image in this version", "clean-up": "yes"}
+        return {**ROOTLESS, "network": f"{ROOTLESS['network']}; {way_out}"}
+    limits = ROOT["limits"] if not machine.cgroup_refused else f"where delegated: not here ({machine.cgroup_refused})"
+    return {**ROOT, "limits": limits}
 
 
 def why_not(machine: Machine, runtime: str) -> str:

@@ -33,15 +33,16 @@ from .layers import Layers
 from .leases import Leases
 from .outbound import close_way, open_way
 from .outfit import Fleet, names_begin
+from .peers import BadAddress
 from .preparing import Preparer, Refused
 from .remains import Left, Remains
-from .runtime import LAST_PATIENCE_SECONDS
 from .saying import say, say_failure
 from .session import ServerAway, Session, TasksChannel
 from .spec import Spec, write_whole
 
 PROTOCOL = 1
 _BACKOFF_SECONDS = (0.05, 1.0)
+_LEAVING_PATIENCE_SECONDS = 2.0     # for what hung in the kernel, and may have come free by now
 _LAST_GRACE_MS = 5_000        # what containers get when the agent is asked to go and nobody said what their function's grace is
 
 Key = tuple[int, int]
@@ -91,8 +92,13 @@ class Agent:
         self.agent_id = self._own_id()
         await self._choose_runtime()
         await self._adopt()
+        try:
+            await self.leases.peers.open(self.peer_listen, self.paths.node / "peers.port")
+        except BadAddress:
+            if not self.containers:     # nobody starts this agent again; what it had found would need launcher and sockets
+                await self._be_gone()
+            raise
         self.preparer.zygotes.warm_as_before()
-        await self.leases.peers.open(self.peer_listen, self.paths.node / "peers.port")
         serving = asyncio.create_task(self._serve())
         watching = asyncio.create_task(self.leases.watch())
         tidying = asyncio.create_task(self.remains.watch())
@@ -196,8 +202,8 @@ class Agent:
             if remains:     # whose it was is not known any more
                 self.remains.keep(name, Left(tuple(self.nodes), f"{remains} remains of {name}", partial(self._remove_stray, name)))
 
-    async def _remove_stray(self, name: str) -> str:
-        return str((await self.launcher.ask(task="stray", name=name, patience_s=LAST_PATIENCE_SECONDS))["remains"])
+    async def _remove_stray(self, name: str, patience_s: float) -> str:
+        return str((await self.launcher.ask(task="stray", name=name, patience_s=patience_s))["remains"])
 
     async def _drop_what_is_half_made(self) -> None:
         """Zygotes and containers in preparation: no later agent takes them over. Before asyncio.run cancels every task at once, for then
@@ -228,11 +234,18 @@ class Agent:
             await asyncio.wait(set(self._jobs), timeout=_LAST_GRACE_MS / 1000)
         with contextlib.suppress(LaunchFailed):
             await self.launcher.ready()     # it may have been killed, and the bridge must go
+            await self.remains.look(_LEAVING_PATIENCE_SECONDS)
             if self.choice.runtime != "process":
                 await self.launcher.ask(task="unbridge", name=bridge_name(self.agent_id))
+        await self._be_gone()
+
+    async def _be_gone(self) -> None:
+        """No container is left: launcher, ways and sockets go."""
         await self.launcher.leave()
         close_way(self.paths.agents_run)
         shutil.rmtree(self.paths.agents_run, ignore_errors=True)
+        with contextlib.suppress(OSError):      # it is the control plane's too, where that has the same state folder
+            self.paths.run.rmdir()
 
     # ---------------------------------------------------------------- the server
 
@@ -312,8 +325,8 @@ class Agent:
     def _keep(self, container: Container, sentence: str) -> None:
         self.remains.keep(container.spec.name, Left((container.spec.node_id,), sentence, partial(self._look_again, container)))
 
-    async def _look_again(self, container: Container) -> str:
-        remains = await container.look_again()
+    async def _look_again(self, container: Container, patience_s: float) -> str:
+        remains = await container.look_again(patience_s)
         if not remains and container.key not in self.containers:
             await self.preparer.forget(container.spec.name)
         return remains

@@ -8,11 +8,11 @@ import resource
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from phalanx.model.runtimes import AUTO, PROCESS, ROOT, ROOTLESS
+
 from . import programs
 from .launching import Launcher, LaunchFailed
 from .oci_config import OPEN_FILES, may_raise_limits
-
-OCI = ("crun", "runc", "runsc")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ async def choose(wanted: str, make_launcher: Callable[[tuple[str, ...]], Launche
 
 def _candidates(wanted: str, failures: list[str]) -> list[Choice]:
     """From the most isolation to the least. What is missing for one goes into `failures`."""
-    names = OCI[:2] if wanted == "auto" else (wanted,)
+    names = AUTO if wanted == "auto" else (wanted,)
     found = [(name, program) for name in names if (program := programs.find(name))]
     if not found:
         failures.append(f"{' and '.join(names)} not installed")
@@ -85,10 +85,10 @@ def _rootless(found: dict[str, str], failures: list[str]) -> list[Choice]:
     if _has_subordinate_ids():
         candidates.append(Choice(
             "crun", "a user namespace with the user's subordinate ids", found["crun"], rootless=True,
-            prefix=("unshare", "-Urmn", "--map-root-user", "--map-auto"), guarantees=_ROOTLESS))
+            prefix=("unshare", "-Urmn", "--map-root-user", "--map-auto"), guarantees=dict(ROOTLESS)))
     candidates.append(Choice(
         "crun", "a user namespace with one user id (for more: install uidmap and add lines to /etc/subuid and /etc/subgid)", found["crun"],
-        rootless=True, single_user=True, prefix=("unshare", "-Urmn", "--map-root-user"), guarantees=_ROOTLESS))
+        rootless=True, single_user=True, prefix=("unshare", "-Urmn", "--map-root-user"), guarantees=dict(ROOTLESS)))
     return candidates
 
 
@@ -107,11 +107,11 @@ def _has_subordinate_ids() -> bool:
 
 
 def _process(why: str) -> Choice:
-    return Choice("process", f"plain processes without isolation ({why})", guarantees=_PROCESS)
+    return Choice("process", f"plain processes without isolation ({why})", guarantees=dict(PROCESS))
 
 
 def _full() -> dict[str, str]:
-    return {"network": "yes", "pids": "yes", "limits": f"yes{_low_hard_limits()}", "images": "default image only", "clean-up": "yes"}
+    return {**ROOT, "limits": ROOT["limits"] + _low_hard_limits()}
 
 
 def _low_hard_limits() -> str:
@@ -125,19 +125,3 @@ def _low_hard_limits() -> str:
     if locked != resource.RLIM_INFINITY:
         low.append(f"locked memory {locked // 1024} KiB")
     return f", but this machine's hard limits stay: {', '.join(low)} (no CAP_SYS_RESOURCE)" if low else ""
-
-
-_ROOTLESS = {
-    "network": "yes among containers",
-    "pids": "yes",
-    "limits": "no: memory is watched, not limited",
-    "images": "default image only",
-    "clean-up": "yes",
-}
-_PROCESS = {
-    "network": "no: ranks share the machine's loopback (IPv4 127.x.y.(2+rank), IPv6 ::1)",
-    "pids": "no: processes see each other",
-    "limits": "no: memory is watched, not limited",
-    "images": "no: the machine's own Python",
-    "clean-up": "yes",
-}

@@ -19,7 +19,6 @@ from phalanx.protocol import agent_pb2
 from . import machine, spool
 from .control import VERSION
 from .launching import Launcher, LaunchFailed
-from .runtime import LAST_PATIENCE_SECONDS
 from .saying import say, say_failure
 from .spec import Exit, Spec
 
@@ -119,12 +118,12 @@ class Container:
         await asyncio.to_thread(shutil.rmtree, self.spec.api_folder, ignore_errors=True)
         return self.remains
 
-    async def look_again(self) -> str:
+    async def look_again(self, patience_s: float) -> str:
         """Try once more to remove what remained of it; answers what still does, or nothing."""
         if self._writer is not None:
             return self.remains or "its shim has not released it yet"
         try:
-            self.remains = (await self.launcher.ask(task="sweep", folder=self.spec.folder, patience_s=LAST_PATIENCE_SECONDS))["remains"]
+            self.remains = (await self.launcher.ask(task="sweep", folder=self.spec.folder, patience_s=patience_s))["remains"]
         except LaunchFailed as failure:
             self.remains = str(failure)
         return self.remains

@@ -9,16 +9,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from .runtime import LAST_PATIENCE_SECONDS
 from .saying import say
 
 LOOK_SECONDS = 5.0
 
-Look = Callable[[], Awaitable[str]]
+Look = Callable[[float], Awaitable[str]]
 
 
 @dataclass(frozen=True)
 class Left:
-    """`sentence`: why these nodes take no work. `look` tries again to remove it, and answers what remains, or nothing."""
+    """`sentence`: why these nodes take no work. `look` tries for so many seconds to remove it, and answers what remains, or nothing."""
 
     node_ids: tuple[str, ...]
     sentence: str
@@ -51,7 +52,11 @@ class Remains:
         """Look again, for ever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for name, left in list(self._left.items()):
-                if not await left.look():
-                    say(f"nothing remains of {name} any more")
-                    self.drop(name)
+            await self.look(LAST_PATIENCE_SECONDS)
+
+    async def look(self, patience_s: float) -> None:
+        """Try once to remove what remains. An agent that leaves does it too."""
+        for name, left in list(self._left.items()):
+            if not await left.look(patience_s):
+                say(f"nothing remains of {name} any more")
+                self.drop(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from phalanx.scheduler.index import Domain
 
@@ -30,7 +30,7 @@ def whole_blocks(counts: Iterable[tuple[Domain, int]], fabric_size: int) -> int:
 
 
 _Leaf = tuple[Domain, list[str], int]
-_LEVELS: tuple[Callable[[Domain], str], ...] = (lambda d: d.block, lambda d: d.rack, lambda d: d.nvlink)
+_LEVELS = len(Domain._fields)       # block, rack, NVLink domain: the fields of a Domain, in this order
 
 
 def _leaves(free: FreeNodes, fabric_size: int) -> list[_Leaf]:
@@ -46,7 +46,7 @@ def _leaves(free: FreeNodes, fabric_size: int) -> list[_Leaf]:
 
 def _descend(leaves: list[_Leaf], level: int, wanted: int, each: int, taken: list[tuple[Domain, list[str]]]) -> None:
     """Take `wanted` units: from the smallest group that has them all, else the largest groups whole and then a tight last one."""
-    if level == len(_LEVELS):
+    if level == _LEVELS or len(leaves) == 1:
         for domain, ids, units in sorted(leaves):
             take = min(units, wanted)
             if take:
@@ -56,7 +56,7 @@ def _descend(leaves: list[_Leaf], level: int, wanted: int, each: int, taken: lis
     groups: dict[str, list[_Leaf]] = {}
     for leaf in leaves:
         if leaf[2]:
-            groups.setdefault(_LEVELS[level](leaf[0]), []).append(leaf)
+            groups.setdefault(leaf[0][level], []).append(leaf)
     if len(groups) == 1:
         _descend(next(iter(groups.values())), level + 1, wanted, each, taken)
         return

@@ -51,6 +51,7 @@ class Evictor:
         self._failed: dict[int, list[tuple[int, int]]] = {}          # view -> (size, priority) that was looked at in vain
         self._lowest: int | None = None
         self._idle_only = self._reclaims = False         # of the request that is looked at
+        self._borrowers: frozenset[str] = frozenset()    # workspaces whose holds it may stop, whatever their priority
 
     def victims(self, request: Request, claims: list[Claim], idle_only: bool = False) -> tuple[list[Evict], Claim | None] | None:
         """The cheapest set of whole victims after which the request starts, with its claim on their nodes; None when no set does.
@@ -71,6 +72,7 @@ class Evictor:
         plain = not (self._reclaims or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
         if plain and any(request.size >= size and request.priority <= priority for size, priority in self._failed.get(id(view), ())):
             return None     # less was asked with more right to it, in vain; and what could be stopped only shrinks
+        self._borrowers = self.quotas.borrowers(request)
         self._tries -= 1
         best: tuple[tuple[int, int, int, str], list[_Unit], Claim] | None = None
         for target in view.targets:
@@ -85,7 +87,9 @@ class Evictor:
                     best = (rank, units, claim)
         if best is None:
             if plain:
-                self._failed.setdefault(id(view), []).append((request.size, request.priority))
+                known = self._failed.get(id(view), [])
+                others = [f for f in known if f[0] < request.size or f[1] > request.priority]
+                self._failed[id(view)] = [*others, (request.size, request.priority)]
             return None
         _, units, claim = best
         now = self.ledger.now_ms
@@ -121,6 +125,7 @@ class Evictor:
                 there[fullest] = there.get(fullest, 0) - claim.need
         if sum(there.values()) + self._could_free(name, target, request) < need:
             return None     # before anything is copied: most fabrics end here
+        below = 1 << 40 if self._borrowers else request.priority - 1
         chosen: list[tuple[_Unit, dict[Cell, int]]] = []
         after = self.quotas.copy()
 
@@ -133,8 +138,8 @@ class Evictor:
                 after.give(hold, sign)
 
         for unit in self._all_units(name):
-            if enough():
-                break
+            if unit.priority > below and not unit.ending or enough():
+                break       # they are sorted
             if self._may(unit, request):
                 entry = (unit, back_without(self.ledger, fabric, unit.who, unit.back, None, excluded) if excluded else unit.back)
                 stop(entry, 1)
@@ -186,7 +191,7 @@ class Evictor:
             return True
         if not request.ask.whole or self._idle_only:
             return False       # a container of a plain function is not worth a running gang
-        return unit.priority < request.priority or self._reclaims and all(self.quotas.may_reclaim(request, h) for h in unit.holds)
+        return unit.priority < request.priority or all(h.workspace in self._borrowers for h in unit.holds)
 
 
 def _nodes_for(request: Request) -> int:

@@ -93,19 +93,18 @@ class Fabric:
     ends: dict[str, int] = field(default_factory=dict)                   # the same by name
     parts: dict[str, dict[Cell, int]] = field(default_factory=dict)      # what comes back when that ends
     counted: dict[Kind, tuple[int, int]] = field(default_factory=dict)   # free and all, in whole blocks: worked out once till it changes
-    reaches: dict[Kind, tuple[list[int], list[int]]] = field(default_factory=dict)   # the same for reach.py
+    reaches: dict[frozenset[int], tuple[str, list[int], list[int]]] = field(default_factory=dict)   # the same for reach.py
 
     def next_release(self) -> int:
         """When the first of its holds is expected to end."""
         return self.releases[0][0] if self.releases else NEVER
 
     def copy(self) -> Fabric:
-        """A private copy of what holds change. What only nodes change is shared, and replaced when it is written."""
+        """A private copy of when holds end. The rest is shared, and replaced when it is written."""
         return Fabric(
-            self.name, self.nodes, self.cells, dict(self.holder), dict(self.shares),
-            {shape: dict(domains) for shape, domains in self.free.items()}, dict(self.free_count),
-            self.total, self.sizes, self.memo, self.away, self.causes, list(self.releases), dict(self.ends), dict(self.parts),
-        )  # fmt: skip
+            self.name, self.nodes, self.cells, self.holder, self.shares, self.free, self.free_count, self.total, self.sizes, self.memo,
+            self.away, self.causes, list(self.releases), dict(self.ends), self.parts, self.counted,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +175,7 @@ class _Draft:
         self.numbers = base.numbers
         self.cells = base.cells
         self._owned: set[str] = set()
+        self._own_holds: set[str] = set()
         self._own_facts: set[str] = set()
         self._own_lists: set[tuple[str, Cell]] = set()
 
@@ -286,12 +286,10 @@ class _Draft:
     def _place(self, hold: Hold, here: bool) -> None:
         """Put a hold onto its nodes, or take it off. Nodes that left the fleet before it are passed over."""
         node_ids = list(dict.fromkeys(hold.node_ids))
-        names = dict.fromkeys(map(self.home.get, node_ids))
+        names = self._fabrics_of(hold)
         for name in names:
-            if name is None:
-                continue
-            fabric = self._own(name)
-            mine = node_ids if len(names) == 1 else [n for n in node_ids if self.home.get(n) == name]
+            fabric = self._own_held(name)
+            mine = node_ids if fabric.nodes.keys() >= set(node_ids) else [n for n in node_ids if n in fabric.nodes]
             if hold.whole:
                 self._hold_nodes(fabric, mine, hold.holder_id, here)
                 self._release_of(fabric, hold.holder_id)
@@ -413,8 +411,18 @@ class _Draft:
             self.fabrics[name] = Fabric(name)
         return self.fabrics[name]
 
-    def _own_node_facts(self, name: str) -> Fabric:
+    def _own_held(self, name: str) -> Fabric:
+        """Half of the events only move an end: these copy nothing of this."""
         fabric = self._own(name)
+        if name not in self._own_holds:
+            self._own_holds.add(name)
+            fabric.holder, fabric.shares, fabric.parts = dict(fabric.holder), dict(fabric.shares), dict(fabric.parts)
+            fabric.free, fabric.free_count = {shape: dict(domains) for shape, domains in fabric.free.items()}, dict(fabric.free_count)
+            fabric.counted = {}
+        return fabric
+
+    def _own_node_facts(self, name: str) -> Fabric:
+        fabric = self._own_held(name)
         if name not in self._own_facts:
             self._own_facts.add(name)
             fabric.nodes, fabric.cells = dict(fabric.nodes), dict(fabric.cells)

@@ -55,6 +55,12 @@ class View:
     largest: int = 0                       # the most free nodes on one fabric: a quick no
     refused: list[tuple[int, int, int]] = field(default_factory=list)   # (size, end, ledger version) that found no place
 
+    def refuse(self, size: int, end_ms: int, version: int) -> None:
+        """Remember it, in place of those that it includes: a thousand gangs that wait each read this list."""
+        if version < 0:
+            self.refused = [r for r in self.refused if r[2] >= 0 or r[0] < size or r[1] < end_ms]
+        self.refused.append((size, end_ms, version))
+
     def refresh(self) -> None:
         self.largest = max((target.ranked[-1][0] for target in self.targets if target.ranked), default=0)
 
@@ -92,7 +98,7 @@ class Ledger:
         self._fewer: dict[str, dict[int, int]] = {}                     # fabric -> shape -> how many of its free nodes are taken
         self._choices: dict[str, dict[tuple[frozenset[int], int, int], Choice]] = {}
         self._places: dict[str, dict[frozenset[int], dict[str, int]]] = {}
-        self._reaches: dict[Kind, list[tuple[str, Reach]]] = {}
+        self._reaches: dict[frozenset[int], list[Reach]] = {}
         self._timelines: dict[str, Timeline] = {}
         self._kept_longest = -1
         self._views: dict[object, View] = {}
@@ -158,13 +164,12 @@ class Ledger:
                 found[domain.nvlink] = found.get(domain.nvlink, 0) + len(ids)
         return found
 
-    def reaches(self, target: Target) -> list[tuple[str, Reach]]:
+    def reaches(self, target: Target) -> list[Reach]:
         """How soon each fabric could have so many nodes, at best: from the index, whatever the plan did since."""
-        kind = (target.shapes, target.fabric_size)
-        found = self._reaches.get(kind)
+        found = self._reaches.get(target.shapes)
         if found is None:
-            fabrics = self.index.fabrics
-            found = self._reaches[kind] = [(name, reach_of(fabrics[name], kind)) for name in target.totals]
+            fabrics = self.index.fabrics.values()
+            found = self._reaches[target.shapes] = [reach_of(f, target.shapes) for f in fabrics if not target.shapes.isdisjoint(f.sizes)]
         return found
 
     def timeline(self, name: str) -> Timeline:

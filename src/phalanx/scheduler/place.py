@@ -41,7 +41,7 @@ def place_gang(ledger: Ledger, request: Request, claims: list[Claim]) -> Start |
         # What is free only shrinks and claims only grow while a plan is made. But where it matters to a claim which nodes are chosen
         # (blocks, or one of several shapes), the refusal holds only until the next start.
         lasting = all(_blind(claim, target) for claim in claims for target in view.targets)
-        view.refused.append((request.size, end_ms, -1 if lasting else ledger.version))
+        view.refuse(request.size, end_ms, -1 if lasting else ledger.version)
     return None
 
 

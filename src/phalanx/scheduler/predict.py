@@ -40,16 +40,19 @@ class Durations:
 
     def predict(self, function_id: str, timeout_ms: int, family: str = "") -> int | None:
         """The expected length, at most the time-out. None: nothing is known, not even of its like."""
-        own, kin = self.logs.get(function_id, ()), self.logs.get(family, ())
-        if family and len(kin) >= _FEWEST_KIN:
-            between = max(self.total - self.within, self.total / 100)
-            weight = len(own) / (len(own) + self.within / between)
-            log = _mean(kin) if not own else weight * _mean(own) + (1 - weight) * _mean(kin)
-        elif own:
-            log = _mean(own)
-        else:
-            return None
-        return min(round(math.exp(log)), timeout_ms)
+        own, kin = self._known(function_id, family)
+        return min(round(math.exp(self._expected(own, kin))), timeout_ms) if own or kin else None
+
+    def _known(self, function_id: str, family: str) -> tuple[Collection[float], Collection[float]]:
+        kin = self.logs.get(family, ()) if family else ()
+        return self.logs.get(function_id, ()), kin if len(kin) >= _FEWEST_KIN else ()
+
+    def _expected(self, own: Collection[float], kin: Collection[float]) -> float:
+        if not own or not kin:
+            return _mean(own or kin)
+        between = max(self.total - self.within, self.total / 100)
+        weight = len(own) / (len(own) + self.within / between)
+        return weight * _mean(own) + (1 - weight) * _mean(kin)
 
 
 def _mean(logs: Collection[float]) -> float:

@@ -85,12 +85,13 @@ class Quotas:
         mine = self._quotas.get(request.workspace)
         return mine is not None and bool(mine.cohort) and self._used[request.workspace] + request.size <= mine.nodes
 
-    def may_reclaim(self, request: Request, hold: Hold) -> bool:
-        """The request stays within its own quota, and the hold is of a workspace of the cohort that has borrowed."""
-        mine, theirs = self._quotas.get(request.workspace), self._quotas.get(hold.workspace)
-        if mine is None or theirs is None or not mine.cohort or mine.cohort != theirs.cohort or mine is theirs:
-            return False
-        return self.may_reclaim_any(request) and self._used[hold.workspace] > theirs.nodes
+    def borrowers(self, request: Request) -> frozenset[str]:
+        """The workspaces of its cohort that hold more than their own quota, while the request stays within its own: it may stop theirs."""
+        if not self.may_reclaim_any(request):
+            return frozenset()
+        mine = self._quotas[request.workspace]
+        others = (q for q in self._quotas.values() if q.cohort == mine.cohort and q is not mine)
+        return frozenset(q.workspace for q in others if self._used[q.workspace] > q.nodes)
 
     def free_at(self, request: Request, ends: Iterable[tuple[int, Hold]]) -> int | None:
         """When the holds that end first have given enough quota back. `ends` sorted. None: never, as far as is known."""

@@ -57,19 +57,15 @@ def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avo
         claimed.setdefault(claim.fabric, []).append(claim)
     best: tuple[int, int, str, int, Claim] | None = None
     targets = ledger.view(request).targets
-    left: list[tuple[int, int, str]] = []
-    for rank, target in enumerate(targets):
-        for name, reach in ledger.reaches(target):
-            gone = sum(c.need for c in claimed[name]) if name in claimed else 0
-            bound_ms = soonest(reach, request.size + gone)
-            if bound_ms < NEVER and name not in avoid:
-                left.append((bound_ms, rank, name))
+    left = [bound for rank, target in enumerate(targets) for bound in soonest(ledger.reaches(target), request.size, rank)]
     heapify(left)
     while left:
         bound_ms, rank, name = heappop(left)
         limit = best[0] if best else NEVER
-        if bound_ms > limit:
+        if bound_ms > limit or bound_ms >= NEVER:
             break
+        if name in avoid or targets[rank].totals.get(name, 0) < request.size:
+            continue
         found = _on_fabric(ledger, request, targets[rank], name, claimed.get(name, []), limit)
         if found is not None:
             spare = sum(found.there.values()) - request.size

@@ -10,7 +10,7 @@ from phalanx.model.cluster import Cause, Failure
 from phalanx.model.failed_starts import CrashedStarts
 from phalanx.model.fleet import NodeState
 from phalanx.model.work import Function, Input, InputState
-from phalanx.scheduler.backoff import retry_at_ms
+from phalanx.scheduler.backoff import Refusals, retry_at_ms
 from phalanx.scheduler.fit import options_of, serves
 from phalanx.server.pool import Pool
 from phalanx.server.snapshot import request_of
@@ -61,6 +61,18 @@ class FailedStarts:
         pool = self._server.gangs.pool(function_id)
         pool.resting_until_ms, pool.resting_for = 0, ""
         pool.stir()
+
+    def forgive_nodes(self, unit: Unit) -> None:
+        """The fleet is another one: what speaks against nodes by their names speaks against others."""
+        for pool in self._server.gangs.pools.values():
+            pool.refused.clear()
+            pool.failed_starts = pool.not_before_ms = 0
+            pool.stir()
+        self._server.planning.refusals = Refusals()
+        for item in self._server.world[Input].values():
+            if item.excluded_nodes and item.state == InputState.PENDING:
+                item.excluded_nodes = []
+                unit.put(item)
 
     def started(self, gang: Gang) -> None:
         """Every rank said hello: the fleet did its part."""

@@ -83,7 +83,7 @@ class Functions:
         followers = self._bound_again(function)     # may refuse: before anything is changed
         for changed in (function, *followers):
             unit.put(changed)
-            self._server.gangs.has_new_code(unit, changed.function_id)
+            self._server.gangs.failed_starts.forgive(unit, changed.function_id)
         if function.published:
             self._server.gangs.function_changed(unit, function_id)
         unknown = [f"experimental_options on '{function.name}': {sentence}." for sentence in options.unknown(function.options)]

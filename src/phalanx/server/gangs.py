@@ -42,7 +42,7 @@ class Gangs:
         self._server = server
         self._ordinals = itertools.count()
         self._timers = GangTimers(server)
-        self._failed_starts = FailedStarts(server)
+        self.failed_starts = FailedStarts(server)
         self.running: dict[int, Gang] = {}
         self.pools: dict[str, Pool] = {}
         self.by_task: dict[str, Member] = {}
@@ -71,7 +71,7 @@ class Gangs:
                 if delay_ms > 0:
                     self._server.calls.retrying.look_later(item.function_id, delay_ms + 1)
 
-        self._failed_starts.load()
+        self.failed_starts.load()
 
     def forget(self) -> None:
         """Rows of members and functions are gone."""
@@ -189,8 +189,8 @@ class Gangs:
         return gang.offer(rank)
 
     def _next(self, gang: Gang, pool: Pool) -> Input | None:
-        """In the order of the queue. But what has run before has the cluster that was started for it: that one left out the nodes which failed
-        it, and has the number of its attempt in the environment."""
+        """In the order of the queue. But what has run before has the cluster that was started for it: that one left out the nodes which
+        failed it, and has the number of its attempt in the environment."""
         inputs, now = self._server.world[Input], self._server.now_ms()
         meant = inputs.get(gang.assignment.input_id)
         if meant is not None and meant.attempt and not gang.took_inputs and pool.is_ready(meant, now):
@@ -212,10 +212,6 @@ class Gangs:
         """A function was published, or its autoscaler settings changed: plan again."""
         self.pool(function_id).stir()
         unit.after(self._server.planning.soon)
-
-    def has_new_code(self, unit: Unit, function_id: str) -> None:
-        """It was created again, deployed or rolled back: earlier failures of its starts say nothing any more."""
-        self._failed_starts.forgive(unit, function_id)
 
     def fleet_refuses(self, function: Function) -> str:
         """Why the fleet can never run this function ("can never fit: …"), or an empty string."""
@@ -248,7 +244,7 @@ class Gangs:
             case ev.Requeue(input_id):
                 server.calls.requeue(unit, server.world[Input][input_id], instruction)
             case ev.CameThrough():
-                self._failed_starts.came_through(unit, gang)
+                self.failed_starts.came_through(unit, gang)
             case ev.FailWaiting() if self.works_elsewhere(gang):
                 pass    # one container of many died early: the others take what waits, and the next start is delayed (failed_starts.py)
             case ev.FailWaiting(failure):
@@ -269,13 +265,13 @@ class Gangs:
         return lambda: self._server.topics.wake(topic)
 
     def _running(self, gang: Gang) -> None:
-        self._failed_starts.started(gang)
+        self.failed_starts.started(gang)
         for member in gang.members:
             self._server.logs.task_state(gang.assignment.app_id, gang.assignment.function_id, member.task_id, "active")
 
     def _ended(self, unit: Unit, gang: Gang) -> None:
         """Every rank is confirmed gone: what its end means for the next start, and an app that was stopped may be done."""
-        self._failed_starts.ended(unit, gang)
+        self.failed_starts.ended(unit, gang)
         self._report_quiet(unit, gang.assignment.app_id)
 
     def _say_why(self, unit: Unit, gang: Gang) -> None:

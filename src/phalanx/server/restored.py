@@ -20,6 +20,7 @@ def lose_ranks(server: Server) -> None:
     def lose(unit: Unit) -> None:
         for node_id in list(server.world[NodeRecord]):
             server.leases.node_is_dead(unit, node_id, "was of the fleet before the backup was restored")
+        server.gangs.failed_starts.forgive_nodes(unit)      # a lost node is left out for half a minute: the new one of its name is not
         unit.after(lambda: server.paths.restored.unlink(missing_ok=True))
 
     server.act(lose)

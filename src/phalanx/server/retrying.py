@@ -61,6 +61,8 @@ class Retrying:
         call: Call = self._server.world[Call][item.call_id]
         which = f"input {item.idx} of call {call.call_id}" if call.num_inputs > 1 else f"call {call.call_id}"
         text = f"attempt {item.attempt + 1} of {which}: attempt {item.attempt} ended because {_first_line(sentence)}; {what_follows}"
+        if pieces := len(self._server.calls.chunks_after(call.call_id, 0)):
+            text += f"; its caller has {pieces} pieces of the generator, and gets the new attempt's from piece {pieces + 1} on"
         self._server.logs.system_line(unit, call.app_id, item.function_id, text, call_id=call.call_id, input_id=item.input_id)
 
     def _back_in_queue(self, unit: Unit, item: Input, sentence: str, delay_ms: int) -> None:

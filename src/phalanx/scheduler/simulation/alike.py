@@ -15,19 +15,20 @@ DAY_MS = 24 * 3_600_000
 _HALVINGS = 30
 
 
-def alike(jobs: Sequence[Job], spread: float, seed: int = 0) -> list[Job]:
+def alike(jobs: Sequence[Job], spread: float, seed: int = 0, again: int = 0) -> list[Job]:
     """The same jobs with their lengths dealt anew, so that runs of one function differ by e^`spread`, as a standard deviation.
 
     Lengths change hands only within a family (one kind and size), so that each family keeps its lengths and the trace its work. A large
-    function can't be closer than its share of its family's lengths is: `spread_of` tells what was reached. Raises ValueError below 0.
+    function can't be closer than its share of its family's lengths is: `spread_of` tells what was reached. `again`: other runs of the
+    same functions, such as ran before these. Raises ValueError below 0.
     """
     if spread < 0:
         raise ValueError(f"spread {spread}: a standard deviation is 0 or more")
-    draw = random.Random(seed)
+    mix, draw = random.Random(seed), random.Random(f"{seed}/{again}")
     families: dict[str, dict[str, list[int]]] = {}
     for i, job in enumerate(jobs):
         families.setdefault(job.family, {}).setdefault(job.function, []).append(i)
-    deals = [_Deal(jobs, list(functions.values()), draw) for functions in families.values()]
+    deals = [_Deal(jobs, list(functions.values()), mix, draw) for functions in families.values()]
     low, high = 0.0, 64.0                # noise so large is a shuffle
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -41,8 +42,8 @@ def alike(jobs: Sequence[Job], spread: float, seed: int = 0) -> list[Job]:
 class _Deal:
     """One family: its lengths, and for each of its jobs the length of its function and a draw of its own."""
 
-    def __init__(self, jobs: Sequence[Job], functions: list[list[int]], draw: random.Random) -> None:
-        draw.shuffle(functions)
+    def __init__(self, jobs: Sequence[Job], functions: list[list[int]], mix: random.Random, draw: random.Random) -> None:
+        mix.shuffle(functions)
         self.lengths = sorted(jobs[i].duration_ms for members in functions for i in members)
         self.about: list[tuple[int, float, float]] = []         # (job, logarithm of its function's length, its own draw)
         first = 0
@@ -71,12 +72,14 @@ def spread_of(jobs: Sequence[Job]) -> float:
     return math.sqrt(sum(_squares(logs) for logs in runs.values()) / freedom) if freedom else 0.0
 
 
-def explained(jobs: Sequence[Job]) -> float:
-    """The share of the variance of log length that predictions take away: each made from the runs that had ended when it was submitted.
+def explained(jobs: Sequence[Job], history: Sequence[Job] = ()) -> float:
+    """The share of the variance of log length that predictions take away: made from `history` and what had ended at the submission.
 
     1: all is known; 0: no better than the mean of all; below: worse. Runs are taken to start at once.
     """
     durations, ended = Durations(), list[tuple[int, int]]()
+    for job in history:
+        durations.seen(job.function, job.duration_ms, job.family)
     actual, wrong = [], 0.0
     for i, job in enumerate(jobs):
         while ended and ended[0][0] <= job.submit_ms:

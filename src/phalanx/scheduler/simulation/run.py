@@ -67,14 +67,17 @@ def either_way(seed: int, up_to: float = 5.0) -> Estimate:
 def simulate(
     jobs: Sequence[Job], nodes: Sequence[Node], policy: Policy, estimate: Estimate | None = exact,
     faults: FaultModel | None = None, clock: Callable[[], float] | None = None, watch: Callable[[Snapshot, Plan], None] | None = None,
-    quotas: tuple[Quota, ...] = (), ask: Ask | None = None, every_ms: int = 0,
+    quotas: tuple[Quota, ...] = (), ask: Ask | None = None, every_ms: int = 0, history: Sequence[Job] = (),
 ) -> Outcome:  # fmt: skip
-    """Run a trace. `estimate` None: nobody gives a length, the planner's own predictions per function are used.
+    """Run a trace. `estimate` None: nobody gives a length, the planner's own predictions per function are used; `history` ran before.
 
     `every_ms`: plan at most that often, as a server with a tick does; 0: after every event. `clock` (seconds) times the plans.
     `watch` sees every snapshot (without its nodes and holds) and plan.
     """
-    return _Simulation(jobs, nodes, policy, estimate, faults, clock, watch, quotas, ask or _ASK, every_ms).run()
+    simulation = _Simulation(jobs, nodes, policy, estimate, faults, clock, watch, quotas, ask or _ASK, every_ms)
+    for job in history:
+        simulation.durations.seen(job.function, job.duration_ms, job.family)
+    return simulation.run()
 
 
 class _Simulation:
