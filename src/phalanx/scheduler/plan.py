@@ -147,8 +147,10 @@ class _Run:
         while looking:
             looking = False
             for request in [r for r in self.blocked if not r.ask.whole and r.request_id not in self.reasons]:
-                place = self.shared.place(request, self.claims)
+                now = self.quotas.narrowed(request)      # a later request may have taken the quota
+                place = self.shared.place(now, self.claims) if self.quotas.refusal(now) is None else None
                 if place is not None:
+                    self.quotas.take(now, place.gpu_type, place.gpu_count)
                     self.starts.append(place)
                     self.blocked.remove(request)
                     looking = True
@@ -226,16 +228,24 @@ class _Run:
         return True
 
     def _free_own(self, request: Request) -> bool:
-        """Idle clusters of its own workspace use up its quota: they are let go, where it then starts."""
-        if not self.policy.preempt or not request.ask.whole or not self._evict(request, idle_only=True):
+        """What its own queue holds uses up its quota: idle ones are let go, and those of lower priority stopped, where it then starts."""
+        if not self.policy.preempt or not self._evict(request, idle_only=not self._may_stop_own(request)):
             return False
         self.blocked.append(request)
         return True
 
+    def _may_stop_own(self, request: Request) -> bool:
+        """Does something of lower priority work in its queue, and is its quota not about to be free anyhow?"""
+        if not request.ask.whole or self.reclaims <= 0 or not self.evictor.lower_in_own_queue(request):
+            return False
+        self.reclaims -= 1
+        free_ms = self.quotas.free_at(request, self._ends())
+        return free_ms is None or free_ms >= self.now + self.policy.preempt_gain_ms
+
     def _ends(self) -> list[tuple[int, Hold]]:
-        """Every gang by its expected end."""
+        """Everything that counts against a quota by its expected end."""
         if self.ends is None:
-            holds = [h for h in self.ledger.index.all_holds() if h.whole and h.ends_ms is not None]
+            holds = [h for h in self.ledger.index.all_holds() if (h.whole or h.gpu_count) and h.ends_ms is not None]
             ends = [(self.now + remaining_ms(self.now, h.since_ms, h.ends_ms or 0), h) for h in holds]
             self.ends = sorted(ends, key=lambda entry: (entry[0], entry[1].holder_id))
         return self.ends
