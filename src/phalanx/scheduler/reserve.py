@@ -45,8 +45,12 @@ class Claim:
                     self.there[place] = self.there.get(place, 0) - count
 
 
-def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avoid: frozenset[str] = frozenset()) -> Claim | None:
+def earliest(
+    ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avoid: frozenset[str] = frozenset(), stay: frozenset[str] = frozenset()
+) -> Claim | None:
     """The claim with the earliest start: on the fabric, and with the GPU type, where enough nodes come back first. None: not foreseeable.
+
+    `stay`: holders on whose end the request must not count.
 
     What earlier claims need on a fabric is taken as gone for good: their gangs start there, and nobody knows them to end in time.
     """
@@ -61,7 +65,7 @@ def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avo
             limit = best[0] if best else NEVER
             if free < request.size and name not in ledger.added and ledger.index.fabrics[name].next_release() > max(limit, ledger.now_ms):
                 continue
-            found = _on_fabric(ledger, request, target, name, claimed.get(name, []), limit)
+            found = _on_fabric(ledger, request, target, name, claimed.get(name, []), limit, stay)
             if found is not None:
                 spare = sum(found.there.values()) - request.size
                 entry = (found.start_ms, -spare, name, found)
@@ -70,7 +74,9 @@ def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avo
     return best[3] if best else None
 
 
-def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earlier: list[Claim], limit: int) -> Claim | None:
+def _on_fabric(
+    ledger: Ledger, request: Request, target: Target, name: str, earlier: list[Claim], limit: int, stay: frozenset[str]
+) -> Claim | None:
     fabric = ledger.index.fabrics[name]
     size = target.fabric_size
     there = places(ledger, request, target, name)
@@ -84,6 +90,8 @@ def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earl
             break
         if end_ms > limit or end_ms >= NEVER:
             return None
+        if who in stay:
+            continue
         for cell, count in (back_without(ledger, fabric, who, back, ids, excluded) if excluded else back).items():
             if cell.shape in target.shapes:
                 if size <= 1:

@@ -78,7 +78,7 @@ def _has_place(ledger: Ledger, request: Request, gone: set[str]) -> bool:
                 if node is None or node.state is not NodeState.UP or node_id in request.excluded_nodes:
                     continue
                 stay = [index.holds[h] for h in fabric.shares.get(node_id, ()) if h not in gone]
-                if fabric.cells[node_id].shape in target.shapes and _fits(node, stay, request, target.option):
+                if fabric.cells[node_id].shape in target.shapes and fits_beside(node, stay, request, target.option):
                     return True
     return False
 
@@ -96,20 +96,21 @@ def _fewest(node: Node, holds: list[Hold], request: Request, option: Option, nam
     stay = [h for h in holds if not h.ending]
     chosen: list[Hold] = []
     for hold in idle:
-        if _fits(node, stay, request, option):
+        if fits_beside(node, stay, request, option):
             break
         stay.remove(hold)
         chosen.append(hold)
-    if not _fits(node, stay, request, option):
+    if not fits_beside(node, stay, request, option):
         return None
     for hold in list(chosen):
-        if _fits(node, [*stay, hold], request, option):
+        if fits_beside(node, [*stay, hold], request, option):
             stay.append(hold)
             chosen.remove(hold)
     return [hold.holder_id for hold in chosen]
 
 
-def _fits(node: Node, holds: list[Hold], request: Request, option: Option) -> bool:
+def fits_beside(node: Node, holds: list[Hold], request: Request, option: Option) -> bool:
+    """Is there room for all its containers on the node beside these holders?"""
     ask, here = request.ask, [(h, h.node_ids.count(node.node_id)) for h in holds]
     return (
         node.cpu_milli - sum(h.cpu_milli * n for h, n in here) >= ask.cpu_milli * request.size

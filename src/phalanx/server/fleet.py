@@ -16,11 +16,12 @@ from phalanx.core.gang import Gang
 from phalanx.model.cluster import Assignment, Attempt
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.node import NodeRecord
-from phalanx.model.work import Function
+from phalanx.model.work import Function, Input
 from phalanx.scheduler.index import Event, FleetIndex, HoldChanged, HoldEnded, NodeChanged, NodeGone
 from phalanx.scheduler.predict import Durations
+from phalanx.server.giving_way import turn_ends_ms
 from phalanx.server.preempting import is_idle, preemptible_after_ms
-from phalanx.server.snapshot import family_of, hold_of, node_of
+from phalanx.server.snapshot import family_of, goes_on_with_inputs, hold_of, node_of
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
@@ -168,17 +169,30 @@ class Fleet:
         return replace(node, state=NodeState.CORDONED, state_reason=aside) if aside and node.state == NodeState.UP else node
 
     def _hold(self, gang: Gang) -> Hold:
-        """Its predicted end, where its function has a history, and whether it may be given up."""
+        """What it works on, its predicted end, where its function has a history, and whether it may be given up."""
         function = self._server.world[Function][gang.assignment.function_id]
-        predicted = self._predicted(function)
         hold = hold_of(gang, function, gang.members)
-        ends_ms = hold.since_ms + predicted if predicted is not None else None
-        if gang.assignment.stopped_ms:
-            ends_ms = gang.assignment.stopped_ms + self._server.config.grace_ms
+        inputs = self._server.world[Input]
+        began = [inputs[attempt.input_id].started_ms for attempt in gang.open if attempt.input_id in inputs]
+        since_ms = min(began, default=gang.assignment.idle_since_ms or hold.since_ms)
+        ends_ms = self._end_of(gang, function, max(began, default=since_ms))
         return replace(
-            hold, warm=is_idle(self._server, gang), ending=not gang.is_counted, ends_ms=ends_ms,
+            hold, warm=is_idle(self._server, gang), ending=not gang.is_counted, since_ms=since_ms, ends_ms=ends_ms,
             preemptible_after_ms=preemptible_after_ms(self._server, gang),
         )  # fmt: skip
+
+    def _end_of(self, gang: Gang, function: Function, began_ms: int) -> int | None:
+        """Of what it works on, which began then; where inputs wait, it may have others after it until its turn is over."""
+        assignment, grace_ms = gang.assignment, self._server.config.grace_ms
+        if assignment.stopped_ms:
+            return assignment.stopped_ms + grace_ms
+        if assignment.draining and not gang.open:
+            return assignment.idle_since_ms + grace_ms
+        predicted = self._predicted(function)
+        if predicted is None:
+            return None
+        goes_on = goes_on_with_inputs(gang, function) and self._server.gangs.pool(function.function_id).waiting
+        return max(began_ms + predicted, turn_ends_ms(self._server, gang)) if goes_on else began_ms + predicted
 
     def _predicted(self, function: Function) -> int | None:
         return self._durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))

@@ -177,7 +177,7 @@ class Gangs:
     def _deliver(self, unit: Unit, gang: Gang, rank: int) -> Attempt | None:
         pool = self.pool(gang.assignment.function_id)
         ready = pool.ready(self._server.world[Input], self._server.now_ms(), most=1)
-        if not ready:
+        if not ready or (gang.took_inputs and self._server.giving_way.instead_of(unit, gang, ready[0])):
             return None
         item = ready[0]
         pool.remove(item)
