@@ -148,7 +148,7 @@ class Turns:
             if unit.fabric != claim.fabric or ends.get(unit.who, NEVER) > claim.start_ms:
                 continue
             next_ends = {hold.holder_id: self._next_end(hold) for hold, _ in unit.movers}
-            late = sorted(who for who, end_ms in next_ends.items() if end_ms > claim.start_ms)
+            late = [who for who, end_ms in next_ends.items() if end_ms > claim.start_ms]
             back, end_ms = self._back(request, unit), max(next_ends.values())
             if not late:
                 continue
@@ -156,7 +156,7 @@ class Turns:
                 claim.book(back, end_ms)
             else:
                 named += late
-        return [GiveWay(request.request_id, tuple(named))] if named else []
+        return [GiveWay(request.request_id, tuple(sorted(named)))] if named else []
 
     def _next_end(self, hold: Hold) -> int:
         """When its next input would be done: inputs of one function take as long as each other."""
