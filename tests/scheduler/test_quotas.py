@@ -53,6 +53,13 @@ def test_a_plain_function_with_a_choice_takes_the_type_that_its_queue_has_left()
     assert made.starts[0].gpu_type == "A100-80GB"
 
 
+def test_any_gpu_is_one_of_the_types_that_the_queue_has_left() -> None:
+    fleet = (*nodes(2), node("a", gpu_type="A100-80GB", network="net-2"))
+    asks = (gang("g", 2, "any:8", workspace="ann"), gang("h", 1, "any:8", workspace="ann", submitted_ms=1))
+    made = plan(Snapshot(0, fleet, pending=asks, quotas=(Quota("ann", 9, gpus=(("H100", 8), ("A100-80GB", 8))),)))
+    assert sentence(reason_of(made, "g")) == "quota of ann: 0 of 8 A100-80GB in use, this asks 16" and started(made) == ["h"]
+
+
 def test_an_idle_container_of_the_queue_makes_way_where_only_the_quota_is_missing_and_there_is_a_place() -> None:
     fleet = nodes(2)
     idle = hold("idle", fleet[:1], None, workspace="ann", gpu_type="H100", gpu_count=8, whole=False, warm=True)

@@ -57,7 +57,7 @@ class Quotas:
             return request
         choices: list[GpuChoice] = []
         for choice in request.ask.gpus:
-            types = accepted_types(choice)
+            types = self._types_for(choice)
             left = [kind for kind in types if self._gpus_left(request, kind, choice.count)]
             choices += [choice] if len(left) == len(types) else [GpuChoice(kind, choice.count, True) for kind in left]
         if not choices or tuple(choices) == request.ask.gpus:
@@ -126,11 +126,16 @@ class Quotas:
         limit = self._gpu_limits.get((request.workspace, kind))
         return limit is None or self._gpus.get((request.workspace, kind), 0) + request.size * count <= limit
 
+    def _types_for(self, choice: GpuChoice) -> tuple[str, ...]:
+        """"any" is what the fleet has."""
+        types = accepted_types(choice)
+        return tuple(sorted(self._types - {"", ANY})) or types if types == (ANY,) else types
+
     def _over_gpus(self, quota: Quota, request: Request) -> Reason | None:
         """All types that it would take are used up: told with the first of them."""
         if not quota.gpus or not request.ask.gpus:
             return None
-        wanted = [(kind, choice.count) for choice in request.ask.gpus for kind in accepted_types(choice)]
+        wanted = [(kind, choice.count) for choice in request.ask.gpus for kind in self._types_for(choice)]
         limited = [(kind, count) for kind, count in wanted if (request.workspace, kind) in self._gpu_limits]
         if not limited or any(self._gpus_left(request, kind, count) for kind, count in wanted):
             return None
