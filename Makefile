@@ -31,9 +31,13 @@ test-full: $(VENV)/installed
 	$(BIN)/pytest
 	PHALANX_TEST_DATABASE=postgresql $(BIN)/pytest tests/harness -m "not full"
 
-# As long as one likes, from new seeds: make weather SECONDS=3600
+# As long as one likes, from new seeds: make weather SECONDS=3600, half of it on real processes; with JOBS=16 simulated, so many worlds at a time
 weather: $(VENV)/installed
+ifdef JOBS
+	$(BIN)/python -m tests.weather --seconds $(or $(SECONDS),600) --jobs $(JOBS)
+else
 	PHALANX_WEATHER_SECONDS=$(or $(SECONDS),600) $(BIN)/pytest -s tests/weather -k "long_winter or ten_minutes"
+endif
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/launch.py $(BENCH)

@@ -100,13 +100,11 @@ class Plane:
         shutil.rmtree(self.paths.run, ignore_errors=True)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU time of every process since the functions were made."""
-        ticks = os.sysconf("SC_CLK_TCK")
-        found = {}
-        for name, process in self.processes.items():
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            found[name] = (int(fields[11]) + int(fields[12])) / ticks - self.counts_from.get(name, 0.0)
-        return found
+        """CPU time of every process since the functions were made, and of the server's loop, its main thread."""
+        found = {name: _cpu_s(f"/proc/{process.pid}") for name, process in self.processes.items()}
+        server = self.processes["server"].pid
+        found["the server's loop"] = _cpu_s(f"/proc/{server}/task/{server}")
+        return {name: seconds - self.counts_from.get(name, 0.0) for name, seconds in found.items()}
 
     def memory_mib(self) -> int:
         """The server's, at its highest."""
@@ -125,6 +123,12 @@ class Plane:
             if time.monotonic() > ends or any(process.poll() is not None for process in self.processes.values()):
                 raise SystemExit(f"a process did not come up: see the logs in {self.paths.state}")
             time.sleep(0.05)
+
+
+def _cpu_s(folder: str) -> float:
+    """Of a process or a thread in /proc."""
+    fields = Path(folder, "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def quotas(generator: Generator) -> dict[str, Any]:
@@ -268,8 +272,8 @@ def report(run: Run, generator: Generator, plane: Plane, cpu_s: dict[str, float]
         waits = sorted(q.started[i] - q.created[i] for q in run.queues if q.kind.name == kind.name for i in q.created)
         figures = " | ".join(f"{value:.1f}" for value in (sum(waits) / len(waits), at(waits, 0.5), at(waits, 0.99), waits[-1]))
         print(f"| {kind.name} | {kind.request} | {figures} |")
-    used = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in sorted(cpu_s.items()))
-    print(f"CPU: {used}, clients {time.process_time():.0f} s; {1000 * cpu_s['server'] / run.total:.1f} ms of the server a workload; "
+    used = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in sorted(cpu_s.items()))
+    print(f"CPU: {used}, clients {time.process_time():.0f} s; {1000 * cpu_s['server'] / run.total:.2f} ms of the server a workload; "
           f"server at most {plane.memory_mib()} MiB; a workload was put at most {run.late_s:.2f} s late")  # fmt: skip
 
 

@@ -31,8 +31,8 @@ class Wire(asyncio.Protocol):
         self._preamble = preamble
         same = {":authority": "fake", "te": "trailers", "content-type": "application/grpc", **(metadata or {})}
         # As real clients do: said in full once, and from then on by its place in the server's table, the last one at 62 (RFC 7541, 2.3.3).
-        self._common = POST_HTTP + b"".join(b"\x40" + _text(name) + _text(value) for name, value in same.items())
-        self._common_again = POST_HTTP + bytes(0x80 | 62 + n for n in reversed(range(len(same))))
+        self._common = b"".join(b"\x40" + _text(name) + _text(value) for name, value in same.items())
+        self._common_again = bytes(0x80 | 62 + n for n in reversed(range(len(same))))
         self._next = 1
         self._received: dict[int, bytearray] = {}
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
@@ -144,7 +144,8 @@ class Wire(asyncio.Protocol):
 
     def _begin(self, path: str, headers: bytes = b"") -> int:
         stream, self._next = self._next, self._next + 2
-        self._write(_frame(HEADERS, END_HEADERS, stream, self._common + _header(":path", path) + headers))
+        # Names with a colon come first: the server refuses a request where they don't (RFC 9113, 8.3).
+        self._write(_frame(HEADERS, END_HEADERS, stream, POST_HTTP + _header(":path", path) + self._common + headers))
         self._common = self._common_again
         return stream
 

@@ -196,6 +196,7 @@ def _others(runner: _Runner, options: argparse.Namespace, missed: list[str]) -> 
     return {
         "whole fabrics": _table(runner, "Acme-Kalos-calibrated on 7 fabrics of 128", "acme", "7x128", 0.9, few, wanted),
         "kalos": _table(runner, "Kalos, completed jobs, on 2 fabrics of 160", "kalos_real_completed", "2x160", 0.8, few, wanted),
+        "seren": _table(runner, "Acme-Seren-calibrated on Lingjun-847", "acme_seren_calibrated", "lingjun", 1.0, few, wanted),
         "philly": _table(runner, "Philly full nodes on 4 fabrics of 16", "philly_fullnode", "4x16", 0.6, few, wanted),
     }
 

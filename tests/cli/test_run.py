@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +103,29 @@ def test_nothing_stays_when_the_command_itself_is_killed(tmp_path: Path, program
     assert record["supervisor"].wait(60) and client.wait(60)
     assert not any(process.is_alive() for process in record.values())
     assert not state.exists() and not Paths(state).run.exists()
+
+
+def test_a_scripts_background_job_hears_sigterm_and_its_program_says_good_bye(tmp_path: Path, program: Path) -> None:
+    """Such a job begins with SIGINT ignored, and so would the client, which SIGTERM reaches as Ctrl-C."""
+    program.write_text(PROGRAM.replace("    print(", """    try:
+        print(f.remote(), flush=True)
+        import time
+        time.sleep(600)
+    finally:
+        print("saves", flush=True)
+    print("""))
+    running = subprocess.Popen(phalanx_command(tmp_path, "run", "--own", str(program)), stdout=subprocess.PIPE, text=True,
+                               env=environment(tmp_path), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    try:
+        assert running.stdout is not None
+        while "42" not in running.stdout.readline():
+            pass
+        running.terminate()
+        said, _ = running.communicate(timeout=60)
+    finally:
+        running.kill()      # its supervisor and the client end with it
+    assert "saves" in said
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def client_of(pid: int) -> Process:

@@ -5,6 +5,7 @@ Told by ranks and people as it happens, and by the store at every transaction; `
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from tests.weather.rows import Changes
 Result = api_pb2.GenericResult
 MEANT = (MemberState.IMPORTING, MemberState.READY)
 RUNS = (*MEANT, MemberState.EXITED)
+DIGESTED = ("call", "input", "attempt", "output", "assignment", "member")      # others have protobuf maps, which have an order of their own
 EXCUSES = ("cut", "stalled")        # an attempt that met one of these may have run out of time by no fault of its own
 
 
@@ -48,6 +50,7 @@ class Truth:
         self.running: dict[str, dict[Any, int]] = defaultdict(dict)     # input id -> rank object -> assignment
         self.holders: dict[str, dict[int, bool]] = defaultdict(dict)    # node id -> assignments not ended -> whole
         self.counts: dict[str, int] = defaultdict(int)
+        self.digest = hashlib.sha256()      # of what was committed about calls and clusters: two worlds are the same, or not
 
     def say_wrong(self, sentence: str) -> None:
         at = self.world.loop.time()
@@ -149,6 +152,8 @@ class Truth:
     def committed(self, changes: Changes) -> None:
         assignments: dict[int, None] = {}
         for table, key, old, new in changes:
+            if table in DIGESTED:
+                self.digest.update(f"{self.world.loop.time():.6f} {table} {key} {new}\n".encode())
             match table:
                 case "assignment" | "member":
                     assignments[key[0]] = None
@@ -214,7 +219,7 @@ class Truth:
                 self.say_wrong(f"input {input_id} lost its place in the queue")
             if new["user_failures"] > old["user_failures"]:
                 self._charged(input_id, old)
-            if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING:
+            if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING and not old["attempt"]:
                 self._in_order(input_id, new)
         if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + new["unpaid_restarts"]:
             self.say_wrong(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import random
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +36,23 @@ EVENING_S = 24 * 3600.0         # all that was called has ended so long after th
 class World:
     """Attributes are the weather: faults set and reset them."""
 
-    def __init__(self, folder: Path, seed: int, patch: pytest.MonkeyPatch, hosts: int = 5, people: int = 3) -> None:
-        self.seed = seed
+    def __init__(
+        self, folder: Path, seed: int, patch: pytest.MonkeyPatch, hosts: int = 5, people: int = 3,
+        hours: float = 6, fault_every_s: float = 600, keep_hours: float = 24,
+    ) -> None:  # fmt: skip
+        """Weather for so many hours, a fault every so often; what is over is kept for `keep_hours`."""
+        self.seed, self.hours, self.fault_every_s, self.keep_hours = seed, hours, fault_every_s, keep_hours
         self.randomness = random.Random(f"world {seed}")
         self.loop = VirtualLoop()
         self.loop.set_task_factory(task_factory)
         self.loop.set_exception_handler(self._unhandled)
         self.time = VirtualTime(self.loop)
-        self.config = Config(durability="process", allow_cpu_clusters=True, extra={"keep_days": "1", "recount": "yes"})
+        self.config = Config(durability="process", allow_cpu_clusters=True, extra={"keep_days": str(keep_hours / 24), "recount": "yes"})
         for name in ("token_id", "token_secret", "join_secret"):
             setattr(self.config, name, f"{name}-of-{seed}")
         self.config.workspace_prefix = "fdaa:1:2"
         self.weather = Weather(random.Random(f"weather {seed}"))
+        patch.setattr(os, "fsync", lambda _: None)      # no world loses power: it would be a tenth of its time
         patch_node(self.time, patch.setattr)
         self.plane = Plane(folder, self.config, random.Random(f"plane {seed}"), self.weather, self.time, patch.setattr)
         self.truth = Truth(self)
@@ -63,6 +70,7 @@ class World:
         self.is_evening = False
         self.quiet_s = 2 * 3600.0       # from the last result to the look at what is left
         self.said: list[str] = []
+        self.faults: Counter[str] = Counter()
 
     def rank_of(self, shim: Shim) -> Rank:
         return Rank(shim)
@@ -75,19 +83,19 @@ class World:
         for assignment, _ in host.shims:
             self.truth.infra_of[assignment].append(what)
 
-    def live(self, hours: float, fault_every_s: float, faults: dict[Fault, float] = FAULTS) -> None:
+    def live(self, faults: dict[Fault, float] = FAULTS) -> None:
         """Weather for so long; then it clears, and everything comes to its end. Raises Wrong with all that was."""
         handler = CollectBugs(self.plane.bugs)
         logging.getLogger("phalanx").addHandler(handler)
         try:
-            self.loop.run(self._live(hours, fault_every_s, faults))
+            self.loop.run(self._live(faults))
         finally:
             logging.getLogger("phalanx").removeHandler(handler)
         self.truth.wrong += [f"the server reported: {bug}" for bug in self.plane.bugs]
         if self.truth.wrong:
             raise Wrong(f"seed {self.seed}:\n" + "\n".join(self.truth.wrong[:20]))
 
-    async def _live(self, hours: float, fault_every_s: float, faults: dict[Fault, float]) -> None:
+    async def _live(self, faults: dict[Fault, float]) -> None:
         self.plane.start()
         for host in self.hosts:
             host.start_agent()
@@ -95,13 +103,13 @@ class World:
         people = [begin(person.live()) for person in self.people]
         for person in people:
             person.add_done_callback(self._person_left)
-        until = self.loop.time() + hours * 3600
+        until = self.loop.time() + self.hours * 3600
         running: set[asyncio.Task[Any]] = set()
         while self.loop.time() < until and not self.truth.wrong and not self.plane.bugs:
-            await asyncio.sleep(self.randomness.expovariate(1 / fault_every_s))
+            await asyncio.sleep(self.randomness.expovariate(1 / self.fault_every_s))
             fault = self.randomness.choices(list(faults), list(faults.values()))[0]
             self.said.append(f"{self.loop.time():.1f} {fault.__name__}")
-            self.truth.counts[fault.__name__] += 1
+            self.faults[fault.__name__] += 1
             running.add(begin(fault(self)))
             running = {task for task in running if not task.done()}
             if self.randomness.random() < 0.1:

@@ -93,7 +93,7 @@ def _wants_detached(arguments: tuple[str, ...]) -> bool:
 def _modal_run(running: Running, arguments: tuple[str, ...]) -> int:
     """The client gets Ctrl-C from the terminal itself and needs time to say goodbye: wait for it, whatever comes."""
     environment = {**os.environ, **running.client_environment()}
-    client = subprocess.Popen([sys.executable, "-m", "modal", "run", *arguments], env=environment, preexec_fn=_die_with_parent)
+    client = subprocess.Popen([sys.executable, "-m", "modal", "run", *arguments], env=environment, preexec_fn=_before_it_starts)
     previous = signal.signal(signal.SIGTERM, lambda signum, frame: client.send_signal(signal.SIGINT))
     try:
         while True:
@@ -106,8 +106,10 @@ def _modal_run(running: Running, arguments: tuple[str, ...]) -> int:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _die_with_parent() -> None:
-    """In the client, before it starts: end it when we are killed, as the control plane ends then too."""
+def _before_it_starts() -> None:
+    """In the client: end it when we are killed, as the control plane ends then too. A job that a script's shell started with & has SIGINT
+    ignored, and what it starts inherits that: the client would never hear what SIGTERM to us becomes."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

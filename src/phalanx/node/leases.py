@@ -128,7 +128,7 @@ class Leases:
 
     async def _greet(self) -> None:
         while True:
-            self.peers.greet(self.lease.peers())
+            self.peers.greet(sorted(self.lease.peers()))     # a simulated world replays, whatever the hash seed
             await asyncio.sleep(self._greet_seconds)
 
     def _heard(self, agent_id: str, sent_ms: int, away: bool) -> None:

@@ -35,10 +35,14 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`gangs` new requests, of which `warm` are for no input: they wait behind everybody. `end` and `withdraw`: cluster ids."""
+    """`gangs` new requests, of which `warm` are for no input: they wait behind everybody. `end` and `withdraw`: cluster ids.
+
+    `served`: inputs that the clusters which are up, or on their way, have places for.
+    """
 
     gangs: int = 0
     warm: int = 0
+    served: int = 0
     end: tuple[str, ...] = ()
     withdraw: tuple[str, ...] = ()     # gangs that wait for nodes and are needed no more
 
@@ -75,7 +79,7 @@ def wanted(pool: Pool, members: Iterable[Member], waiting_inputs: int, now_ms: i
     short = target - len(alive)
     if short > 0:
         gangs = min(short, max(0, for_inputs - len(coming)))
-        return Wanted(short, short - gangs)
+        return Wanted(short, short - gangs, places + len(coming) * pool.inputs_per_cluster)
     return _fewer(pool, up, coming, target, -short, now_ms)
 
 

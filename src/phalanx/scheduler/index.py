@@ -64,6 +64,7 @@ class Cell(NamedTuple):
 
 
 NEVER = 1 << 62   # the end of what has no known end: later than every date
+Kind = tuple[frozenset[int], int]   # shape numbers, and the size of blocks
 
 
 @dataclass(slots=True)
@@ -79,12 +80,14 @@ class Fabric:
     free_count: dict[int, int] = field(default_factory=dict)
     total: dict[Cell, int] = field(default_factory=dict)                 # every node, down ones too
     sizes: dict[int, int] = field(default_factory=dict)                  # the same by shape
-    memo: dict[tuple[frozenset[int], int], int] = field(default_factory=dict)   # totals in whole blocks, worked out once
+    memo: dict[Kind, int] = field(default_factory=dict)                  # totals in whole blocks, worked out once
     away: dict[Cell, dict[str, int]] = field(default_factory=dict)       # nodes out of service by state
     causes: dict[str, str] = field(default_factory=dict)                 # node id -> why it is out of service
     releases: list[tuple[int, str]] = field(default_factory=list)        # (end, holder or shared node), sorted
     ends: dict[str, int] = field(default_factory=dict)                   # the same by name
     parts: dict[str, dict[Cell, int]] = field(default_factory=dict)      # what comes back when that ends
+    counted: dict[Kind, int] = field(default_factory=dict)               # free in whole blocks: worked out once until it changes
+    reaches: dict[Kind, tuple[list[int], list[int]]] = field(default_factory=dict)   # the same for reach.py
 
     def next_release(self) -> int:
         """When the first of its holds is expected to end."""

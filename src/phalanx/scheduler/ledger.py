@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from phalanx.model.fleet import NodeState, Retention
 from phalanx.model.plan import Request
 from phalanx.scheduler.choose import choose, whole_blocks
-from phalanx.scheduler.fit import NO_GPU, Option, options_of, serves
+from phalanx.scheduler.fit import NO_GPU, Option, blocks_in, options_of, serves
 from phalanx.scheduler.index import NEVER, Cell, Domain, Fabric, FleetIndex
 from phalanx.scheduler.predict import remaining_ms
 
@@ -26,21 +26,21 @@ class Target:
     fabric_size: int
     counts: dict[str, int]                 # fabric -> free nodes (in whole blocks)
     totals: dict[str, int]                 # fabric -> all nodes (in whole blocks), down and held ones too
-    ranked: list[tuple[int, str]] = field(default_factory=list)
+    ranked: list[tuple[int, str]] = field(default_factory=list)     # counts, sorted; `lower` keeps it so
 
-    def fitting(self, size: int) -> Iterator[tuple[int, str]]:
+    def fitting(self, size: int) -> list[tuple[int, str]]:
         """Fabrics with at least `size` free, tightest first."""
-        ranked = self._sorted()
-        return iter(ranked[bisect_left(ranked, (size, "")) :])
+        return self.ranked[bisect_left(self.ranked, (size, "")) :]
 
     def fullest(self) -> Iterator[tuple[int, str]]:
         """All fabrics that have the shapes, most free first."""
-        return reversed(self._sorted())
+        return reversed(self.ranked)
 
-    def _sorted(self) -> list[tuple[int, str]]:
-        if not self.ranked:
-            self.ranked = sorted((count, name) for name, count in self.counts.items())
-        return self.ranked
+    def lower(self, name: str, count: int) -> None:
+        """So many are free there now."""
+        del self.ranked[bisect_left(self.ranked, (self.counts[name], name))]
+        insort(self.ranked, (count, name))
+        self.counts[name] = count
 
 
 @dataclass(slots=True)
@@ -49,15 +49,16 @@ class View:
 
     targets: tuple[Target, ...]
     fabric_size: int
-    largest: int = 0                       # the most free nodes on one fabric: a quick no
     refused: list[tuple[int, int, int]] = field(default_factory=list)   # (size, end, ledger version) that found no place
+
+    @property
+    def largest(self) -> int:
+        """The most free nodes on one fabric: a quick no."""
+        return max((target.ranked[-1][0] for target in self.targets if target.ranked), default=0)
 
     def known_refusal(self, size: int, end_ms: int, version: int) -> bool:
         """Nothing that asks as much for as long can find a place either. Version -1: whatever the plan did since."""
-        return any(end_ms >= end and (size >= least if v < 0 else (size, version) == (least, v)) for least, end, v in self.refused)
-
-    def refresh(self) -> None:
-        self.largest = max((count for target in self.targets for count in target.counts.values()), default=0)
+        return any(end_ms >= end and (size >= least if at < 0 else (size, version) == (least, at)) for least, end, at in self.refused)
 
 
 @dataclass(slots=True)
@@ -141,13 +142,17 @@ class Ledger:
         """Free nodes of a fabric by place: NVLink domains when blocks are wanted, else the whole. The caller's to change."""
         if target.fabric_size <= 1:
             return {"": target.counts[name]}
+        return dict(self._by_domain(name, target.shapes))
+
+    def _by_domain(self, name: str, shapes: frozenset[int]) -> dict[str, int]:
+        """Free nodes of a fabric by NVLink domain."""
         known = self._places.setdefault(name, {})
-        found = known.get(target.shapes)
+        found = known.get(shapes)
         if found is None:
-            found = known[target.shapes] = {}
-            for domain, ids in self.free(name, target.shapes).items():
+            found = known[shapes] = {}
+            for domain, ids in self.free(name, shapes).items():
                 found[domain.nvlink] = found.get(domain.nvlink, 0) + len(ids)
-        return dict(found)
+        return found
 
     def timeline(self, name: str) -> Timeline:
         """What comes back when on a fabric, soonest first: the fleet's holds and this plan's own starts; overdue ones at a new end."""
@@ -260,9 +265,7 @@ class Ledger:
                 targets.append(self._target(option, plain, request.fabric_size))   # leave the GPUs to those who ask for them
             if shapes:
                 targets.append(self._target(option, shapes, request.fabric_size))
-        view = View(tuple(targets), request.fabric_size)
-        view.refresh()
-        return view
+        return View(tuple(targets), request.fabric_size)
 
     def _target(self, option: Option, shapes: frozenset[int], fabric_size: int) -> Target:
         counts, totals = {}, {}
@@ -271,7 +274,7 @@ class Ledger:
             if total:
                 totals[name] = total
                 counts[name] = self.count(name, shapes, fabric_size)
-        return Target(option, shapes, fabric_size, counts, totals)
+        return Target(option, shapes, fabric_size, counts, totals, sorted((count, name) for name, count in counts.items()))
 
     def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
         if fabric_size <= 1:
@@ -286,10 +289,15 @@ class Ledger:
         """Free nodes of the shapes on a fabric, in whole blocks."""
         fabric = self.index.fabrics[name]
         gone = self.taken.get(name)
-        if fabric_size > 1:
-            cells = ((d, ids) for shape in shapes for d, ids in fabric.free.get(shape, {}).items())
-            return whole_blocks(((d, sum(i not in gone for i in ids) if gone else len(ids)) for d, ids in cells), fabric_size)
-        count = sum(fabric.free_count.get(shape, 0) for shape in shapes)
+        if gone and fabric_size > 1:
+            return blocks_in(self._by_domain(name, shapes), fabric_size)
+        count = fabric.counted.get((shapes, fabric_size))
+        if count is None:
+            if fabric_size > 1:
+                count = whole_blocks(((d, len(ids)) for shape in shapes for d, ids in fabric.free.get(shape, {}).items()), fabric_size)
+            else:
+                count = sum(fabric.free_count.get(shape, 0) for shape in shapes)
+            fabric.counted[shapes, fabric_size] = count
         if gone and count:
             count -= sum(1 for node_id in gone if fabric.cells[node_id].shape in shapes and self._was_free(fabric, node_id))
         return count
@@ -300,15 +308,8 @@ class Ledger:
 
     def _recount(self, name: str, fresh: dict[int, int]) -> None:
         for view in self._views.values():
-            stale = False
             for target in view.targets:
                 fewer = sum(count for shape, count in fresh.items() if shape in target.shapes)
                 if fewer and name in target.counts:
-                    if target.fabric_size <= 1:
-                        target.counts[name] -= fewer
-                    else:
-                        target.counts[name] = self.count(name, target.shapes, target.fabric_size)
-                    target.ranked = []
-                    stale = True
-            if stale:
-                view.refresh()
+                    plain = target.fabric_size <= 1
+                    target.lower(name, target.counts[name] - fewer if plain else self.count(name, target.shapes, target.fabric_size))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop
 
 from phalanx.model.fleet import NodeState
 from phalanx.model.plan import Request
 from phalanx.scheduler.index import NEVER, Cell, Fabric
 from phalanx.scheduler.ledger import Ledger, Target
+from phalanx.scheduler.reach import soonest
 
 
 @dataclass(slots=True)
@@ -54,24 +56,31 @@ def earliest(
 
     What earlier claims need on a fabric is taken as gone for good: their gangs start there, and nobody knows them to end in time.
     """
-    best: tuple[int, int, str, Claim] | None = None
     claimed: dict[str, list[Claim]] = {}
     for claim in claims:
         claimed.setdefault(claim.fabric, []).append(claim)
-    for target in ledger.view(request).targets:
-        for free, name in target.fullest():      # most free first: an early date found early spares reading the others
-            if target.totals[name] < request.size or name in avoid:
-                continue
-            limit = best[0] if best else NEVER
-            if free < request.size and name not in ledger.added and ledger.index.fabrics[name].next_release() > max(limit, ledger.now_ms):
-                continue
-            found = _on_fabric(ledger, request, target, name, claimed.get(name, []), limit, stay)
-            if found is not None:
-                spare = sum(found.there.values()) - request.size
-                entry = (found.start_ms, -spare, name, found)
-                if best is None or entry[:3] < best[:3]:
-                    best = entry
-    return best[3] if best else None
+    best: tuple[int, int, str, int, Claim] | None = None
+    fabrics, targets = ledger.index.fabrics, ledger.view(request).targets
+    left: list[tuple[int, int, str]] = []
+    for rank, target in enumerate(targets):
+        kind = (target.shapes, target.fabric_size)
+        for name, total in target.totals.items():
+            if total >= request.size and name not in avoid:
+                gone = sum(c.need for c in claimed[name]) if name in claimed else 0
+                left.append((soonest(fabrics[name], kind, request.size + gone), rank, name))
+    heapify(left)
+    while left:
+        bound_ms, rank, name = heappop(left)
+        limit = best[0] if best else NEVER
+        if bound_ms > limit or bound_ms >= NEVER:
+            break
+        found = _on_fabric(ledger, request, targets[rank], name, claimed.get(name, []), limit, stay)
+        if found is not None:
+            spare = sum(found.there.values()) - request.size
+            entry = (found.start_ms, -spare, name, rank, found)
+            if best is None or entry[:4] < best[:4]:
+                best = entry
+    return best[4] if best else None
 
 
 def _on_fabric(

@@ -15,8 +15,8 @@ from phalanx.model.cluster import Member, MemberState, Phase
 from phalanx.model.plan import Request, Stream
 from phalanx.model.work import Function, Input
 from phalanx.scheduler import autoscale
-from phalanx.scheduler.autoscale import Wanted
 from phalanx.scheduler.predict import Durations
+from phalanx.server import meant_for
 from phalanx.server.exclusions import excluded_for
 from phalanx.server.fleet import Fleet
 from phalanx.server.gangs import STOPPED_APP_STATES
@@ -41,7 +41,7 @@ class Demand:
     """Of the whole fleet at one moment."""
 
     requests: dict[str, Request] = field(default_factory=dict)
-    inputs: dict[str, str] = field(default_factory=dict)    # request id -> the input that needs its cluster first; none for warm ones
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)    # request id -> those it is for, in order; none for warm ones
     surplus: list[int] = field(default_factory=list)        # assignments that are needed no more
     streams: tuple[Stream, ...] = ()                        # functions whose clusters go on with inputs that wait
     next_look_ms: int | None = None                         # when an idle cluster's window ends, if nothing else happens
@@ -53,7 +53,7 @@ class _Wish:
 
     plain: bool
     requests: tuple[Request, ...] = ()
-    inputs: tuple[str, ...] = ()        # that need their clusters first; "" for warm ones
+    inputs: tuple[tuple[str, ...], ...] = ()    # that each is for; none for warm ones
     cut: bool = False                   # there are more
     stream: Stream | None = None        # what goes on with its inputs
     look_ms: int | None = None          # when the window of an idle cluster ends
@@ -151,16 +151,18 @@ class Demands:
         surplus = [members[cluster_id][0].assignment.assignment for cluster_id in (*wish.end, *wish.withdraw)]
         look = autoscale.next_look_ms(settings, [member for _, member in members.values()])
         most = min(wish.gangs, self._share)
-        ready = pool.ready(self._server.world[Input], now, most=max(most * max(function.max_inputs, 1), 1))
-        items = _first_inputs(function, ready, wish, most)
+        needed = min(wish.gangs - wish.warm, most)
+        lots = meant_for.lots(pool, self._server.world[Input], now, max(function.max_inputs, 1), wish.served, needed) if needed else []
+        items = [lot[0] for lot in lots] + [None] * (most - len(lots))
         requests = tuple(self._requests(function, pool, items, now))
         times = [look, *pool.delayed.values(), *pool.refused.values(), pool.not_before_ms, pool.resting_until_ms]
         stale = min((at for at in times if at is not None and at > now), default=None)
         if any(item is not None and item.excluded_nodes for item in items):
             stale = now     # what is left without them changes with every node
-        inputs = tuple(item.input_id if item is not None else "" for item in items)
+        inputs = tuple(tuple(item.input_id for item in lot) for lot in lots)
         going_on = tuple(sorted(cluster_id for cluster_id, (gang, _) in members.items() if goes_on_with_inputs(gang, function)))
-        stream = Stream(function.function_id, ready[0].created_ms, going_on) if ready and going_on else None
+        next_input = pool.ready(self._server.world[Input], now, most=1) if going_on else []
+        stream = Stream(function.function_id, next_input[0].created_ms, going_on) if next_input else None
         return _Wish(not function.clustered, requests, inputs, wish.gangs > most, stream, look, stale), surplus
 
     def _requests(self, function: Function, pool: Pool, items: list[Input | None], now: int) -> list[Request]:
@@ -210,7 +212,7 @@ class Demands:
                 requests = requests[: max(room, 0)]     # the next that runs makes the planner look again
                 room -= len(requests)
             made.requests.update((request.request_id, request) for request in requests)
-            made.inputs.update((r.request_id, i) for r, i in zip(requests, wish.inputs, strict=False) if i)
+            made.inputs.update((request.request_id, lot) for request, lot in zip(requests, wish.inputs, strict=False))
         return made
 
     def _room_to_start(self) -> int:
@@ -223,13 +225,6 @@ class Demands:
                 self._starting.discard(number)
         self._members = set()
         return max(STARTS_PER_CORE * self._fleet.cpu_milli() // 1000, 1) - len(self._starting)
-
-
-def _first_inputs(function: Function, ready: list[Input], wish: Wanted, most: int) -> list[Input | None]:
-    """For each missing cluster the input that needs it first; None for a warm one."""
-    lot = max(function.max_inputs, 1)
-    wanted = wish.gangs - wish.warm
-    return [ready[min(n * lot, len(ready) - 1)] if ready and n < wanted else None for n in range(most)]
 
 
 def settings_of(function: Function) -> autoscale.Pool:

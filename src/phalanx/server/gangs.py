@@ -121,12 +121,12 @@ class Gangs:
             self._server.retentions.after_loss(unit, gang, [i.input_id for i in instructions if isinstance(i, ev.Requeue)])
         return True
 
-    def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int) -> Gang:
-        """A plan's start, committed: the nodes are held, members named, agents told to prepare."""
+    def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int, item: Input | None) -> Gang:
+        """A plan's start, committed: the nodes are held, members named, agents told to prepare. `item`: what it is for; None: a warm pool's
+        setting wants one more."""
         server = self._server
         number = server.next_number(unit, "assignment")
         now = server.now_ms()
-        item = self._meant_for(function.function_id)
         assignment = Assignment(
             number, server.new_id("cu"), function.app_id, function.function_id, function.size, function.clustered,
             gpu_type=start.gpu_type, gpu_choice=gpu_choice, max_inputs=function.max_inputs, created_ms=now,
@@ -149,13 +149,6 @@ class Gangs:
             server.logs.task_state(function.app_id, function.function_id, member.task_id, "creating")
         return gang
 
-    def _meant_for(self, function_id: str) -> Input | None:
-        """The first input that waits and for which no cluster is starting yet. None: a warm pool's setting wants one more."""
-        pool = self.pool(function_id)
-        meant = {gang.assignment.input_id for gang in pool.gangs.values() if gang.is_counted}
-        ready = pool.ready(self._server.world[Input], self._server.now_ms(), most=len(meant) + 1)
-        return next((item for item in ready if item.input_id not in meant), None)
-
     def available(self, gang: Gang, rank: int) -> int:
         """How many inputs `next_for` would give a rank now, one after the other."""
         offered = gang.offers(rank)
@@ -176,10 +169,9 @@ class Gangs:
 
     def _deliver(self, unit: Unit, gang: Gang, rank: int) -> Attempt | None:
         pool = self.pool(gang.assignment.function_id)
-        ready = pool.ready(self._server.world[Input], self._server.now_ms(), most=1)
-        if not ready or (gang.took_inputs and self._server.giving_way.instead_of(unit, gang, ready[0])):
+        item = self._next(gang, pool)
+        if item is None or (gang.took_inputs and self._server.giving_way.instead_of(unit, gang, item)):
             return None
-        item = ready[0]
         pool.remove(item)
         move_input(item, InputState.RUNNING)
         item.attempt += 1
@@ -190,6 +182,15 @@ class Gangs:
         self.dispatch(unit, gang.assignment.assignment, ev.Delivered(item.input_id, item.attempt))
         self._server.planning.soon()
         return gang.offer(rank)
+
+    def _next(self, gang: Gang, pool: Pool) -> Input | None:
+        """In the order of the queue. But what has run before has the cluster that was started for it: that one left out the nodes that
+        failed it, and has the number of its attempt in the environment."""
+        inputs, now = self._server.world[Input], self._server.now_ms()
+        meant = inputs.get(gang.assignment.input_id)
+        if meant is not None and meant.attempt and not gang.took_inputs and pool.is_ready(meant, now):
+            return meant
+        return next(iter(pool.ready(inputs, now, most=1)), None)
 
     # ------------------------------------------------------------ whole apps and functions
 

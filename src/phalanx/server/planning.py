@@ -139,7 +139,7 @@ class Planning:
         if self._debug:
             self.fleet.recount()
         self.requests = wanted.requests
-        self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.requests))
+        self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.inputs))
         self._streams = wanted.streams
         if not wanted.requests:
             self._look_again(wanted.next_look_ms)
@@ -151,16 +151,17 @@ class Planning:
         decided = plan(snapshot, self._policy, index)
         self.ring.add(snapshot, self._policy, decided, index)
         self._reservations = decided.reserve
-        self._server.giving_way.planned(decided.give_way, wanted.inputs)
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
         self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms, self.fleet.protected.values()))
+        first = {request_id: lot[0] for request_id, lot in wanted.inputs.items()}
+        self._server.giving_way.planned(decided.give_way, first)
         for start in decided.starts:
-            self._start(unit, start, wanted.inputs.get(start.request_id, ""))
+            self._start(unit, start, first.get(start.request_id, ""))
         if decided.starts:
             unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
             return
-        make_room(self._server, unit, decided, wanted.requests, wanted.inputs)
-        self._give_up_waiting(unit, decided, wanted.inputs)
+        make_room(self._server, unit, decided, wanted.requests, first)
+        self._give_up_waiting(unit, decided, first)
         self._tell()
 
     def _start(self, unit: Unit, start: Start, input_id: str) -> None:
@@ -169,7 +170,7 @@ class Planning:
         function = self._server.world[Function][request.function_id]
         if not request.warm:
             self._recent.started(max(0, self._server.now_ms() - request.submitted_ms))
-        self._server.gangs.begin(unit, function, start, _choice(function, start))
+        self._server.gangs.begin(unit, function, start, _choice(function, start), self._server.world[Input].get(input_id))
 
     def _give_up_waiting(self, unit: Unit, decided: Plan, inputs: dict[str, str]) -> None:
         """Calls past their queue deadline fail with what they wait for. Warm clusters that nobody calls wait on."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from phalanx.core.gang import Gang
-from phalanx.model.work import Input
+from phalanx.model.work import Input, InputState
 
 
 @dataclass
@@ -55,6 +55,10 @@ class Pool:
 
     def count_ready(self, now_ms: int) -> int:
         return len(self.waiting) - sum(1 for not_before_ms in self.delayed.values() if not_before_ms > now_ms)
+
+    def is_ready(self, item: Input, now_ms: int) -> bool:
+        """Does it wait here, with no retry's delay before it?"""
+        return item.state == InputState.PENDING and self.delayed.get(item.input_id, 0) <= now_ms
 
     def _ready_ids(self, now_ms: int) -> Iterator[str]:
         return (input_id for _, _, input_id in self.waiting if self.delayed.get(input_id, 0) <= now_ms)

@@ -14,7 +14,7 @@ from phalanx.model.cluster import Cause, Failure, Member
 from phalanx.model.fleet import NodeState, Retention
 from phalanx.model.node import NodeRecord
 from phalanx.model.retention import KeptNodes
-from phalanx.model.work import Function, Input, InputState
+from phalanx.model.work import Input, InputState
 from phalanx.server.snapshot import node_of
 from phalanx.server.unit import Unit
 
@@ -101,17 +101,7 @@ class Retentions:
         return record is None or record.removed or node_of(record, self._server.agents.is_connected(member.node_id)).state != NodeState.UP
 
 
-def request_ids(server: Server, requests: Iterable[str]) -> dict[str, str]:
-    """Input id -> the pending request that a kept input waits by. The n-th request of a function is for its n-th lot of inputs."""
-    pending, found = set(requests), {}
-    for kept in server.world[KeptNodes].values():
-        function = server.world[Function].get(kept.function_id)
-        if function is None:
-            continue
-        lot = max(function.max_inputs, 1)
-        most = lot * sum(name.startswith(f"{kept.function_id}/") for name in pending)
-        waiting = server.gangs.pool(kept.function_id).ready(server.world[Input], server.now_ms(), most=most)
-        at = next((n for n, item in enumerate(waiting) if item.input_id == kept.input_id), None)
-        if at is not None and f"{kept.function_id}/{at // lot}" in pending:
-            found[kept.input_id] = f"{kept.function_id}/{at // lot}"
-    return found
+def request_ids(server: Server, inputs: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Input id -> the pending request that a kept input waits by. `inputs`: those that each request is for."""
+    kept = server.world[KeptNodes]
+    return {input_id: request_id for request_id, lot in inputs.items() for input_id in lot if input_id in kept} if kept else {}

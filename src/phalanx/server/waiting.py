@@ -8,10 +8,10 @@ from collections.abc import Collection, Hashable
 
 
 class Topics:
-    """Every waiter of a topic wakes at the next `wake`; it then looks at the world again."""
+    """Every waiter of a topic wakes at the next `wake`, in the order in which they began to wait; it then looks at the world again."""
 
     def __init__(self) -> None:
-        self._waiters: dict[Hashable, set[asyncio.Future[None]]] = defaultdict(set)
+        self._waiters: dict[Hashable, dict[asyncio.Future[None], None]] = defaultdict(dict)
 
     def wake(self, topic: Hashable) -> None:
         for waiter in self._waiters.pop(topic, ()):
@@ -26,7 +26,7 @@ class Topics:
         """As `wait`, for the first of several topics."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for topic in topics:
-            self._waiters[topic].add(waiter)
+            self._waiters[topic][waiter] = None
         try:
             await asyncio.wait_for(waiter, timeout_s)
             return True
@@ -39,6 +39,6 @@ class Topics:
     def _forget(self, topic: Hashable, waiter: asyncio.Future[None]) -> None:
         waiters = self._waiters.get(topic)
         if waiters is not None:
-            waiters.discard(waiter)
+            waiters.pop(waiter, None)
             if not waiters:
                 del self._waiters[topic]
