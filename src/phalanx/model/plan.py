@@ -199,6 +199,7 @@ class GiveWay:
 
     for_request: str
     holders: tuple[str, ...]
+    from_ms: tuple[int, ...] = ()       # of each holder: before this it may take another, which will be done in time; (): at any time
 
 
 @dataclass(frozen=True, slots=True)

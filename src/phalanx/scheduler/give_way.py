@@ -12,7 +12,6 @@ from phalanx.model.fleet import Hold
 from phalanx.model.plan import GiveWay, Request, Snapshot, Stream
 from phalanx.scheduler.index import NEVER, Cell
 from phalanx.scheduler.ledger import Ledger, Target
-from phalanx.scheduler.predict import remaining_ms
 from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
 from phalanx.scheduler.spare import fits_beside
@@ -141,29 +140,19 @@ class Turns:
     # ------------------------------------------------------------ all that a date counts on
 
     def _for_date(self, request: Request, units: list[_Unit], claim: Claim) -> list[GiveWay]:
-        """Those whose next input would not be done by the date, as far as their nodes are needed. The oldest next inputs go on."""
+        """Those whose nodes the date needs, from when on their next input would not be done by then. The oldest next inputs go on."""
         ends = {who: end_ms for end_ms, who, _, _ in self.ledger.timeline(claim.fabric)}
-        named: list[str] = []
+        named: list[tuple[str, int]] = []
         for unit in sorted(units, key=lambda unit: (unit.next_ms, unit.who)):
             if unit.fabric != claim.fabric or ends.get(unit.who, NEVER) > claim.start_ms:
                 continue
-            next_ends = {hold.holder_id: self._next_end(hold) for hold, _ in unit.movers}
-            late = [who for who, end_ms in next_ends.items() if end_ms > claim.start_ms]
-            back, end_ms = self._back(request, unit), max(next_ends.values())
-            if not late:
-                continue
-            if claim.allows(back, end_ms):
-                claim.book(back, end_ms)
-            else:
-                named += late
-        return [GiveWay(request.request_id, tuple(sorted(named)))] if named else []
-
-    def _next_end(self, hold: Hold) -> int:
-        """When its next input would be done: inputs of one function take as long as each other."""
-        if hold.ends_ms is None:
-            return NEVER
-        now = self.ledger.now_ms
-        return now + remaining_ms(now, hold.since_ms, hold.ends_ms) + hold.ends_ms - hold.since_ms
+            back = self._back(request, unit)
+            if claim.allows(back, NEVER):
+                claim.book(back, NEVER)
+            else:       # inputs of one function take as long as each other
+                named += [(hold.holder_id, claim.start_ms - (hold.ends_ms or 0) + hold.since_ms + 1) for hold, _ in unit.movers]
+        named.sort()
+        return [GiveWay(request.request_id, tuple(who for who, _ in named), tuple(from_ms for _, from_ms in named))] if named else []
 
     # ------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from phalanx.core import events as ev
@@ -28,6 +29,7 @@ class _Due:
 
     input_id: str       # who comes first
     way: GiveWay
+    from_ms: int        # before this another input will be done in time
 
 
 class GivingWay:
@@ -40,17 +42,18 @@ class GivingWay:
         """A new plan: what the last one said is over. `inputs`: request id -> the input it is for."""
         self._due, self._begun = {}, {}
         for way in ways:
-            for holder in way.holders:
-                number = self._server.planning.fleet.assignments.get(holder)
+            for holder, from_ms in zip_longest(way.holders, way.from_ms, fillvalue=0):
+                number = self._server.planning.fleet.assignments.get(str(holder))
                 if number is not None and way.for_request in inputs:
-                    self._due.setdefault(number, []).append(_Due(inputs[way.for_request], way))
+                    self._due.setdefault(number, []).append(_Due(inputs[way.for_request], way, int(from_ms)))
 
     def instead_of(self, unit: Unit, gang: Gang, item: Input) -> bool:
         """Does the cluster end here, so that this input, its next, stays in the queue?"""
         for due in self._due.get(gang.assignment.assignment, ()):
             waiting: Input | None = self._server.world[Input].get(due.input_id)
-            others_way = self._begun.get(due.input_id, due.way) != due.way
-            if waiting is not None and waiting.state == InputState.PENDING and not others_way and self._is_over(gang, waiting, item):
+            if waiting is None or waiting.state != InputState.PENDING or self._server.now_ms() < due.from_ms:
+                continue
+            if self._begun.get(due.input_id, due.way) == due.way and self._is_over(gang, waiting, item):
                 self._begun[due.input_id] = due.way
                 self._give(unit, gang, waiting)
                 return True
