@@ -7,6 +7,7 @@ interrupted, nothing is lost but a warm cluster, and a date that was promised do
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from phalanx.model.fleet import Hold
 from phalanx.model.plan import GiveWay, Request, Snapshot, Stream
@@ -16,7 +17,8 @@ from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
 from phalanx.scheduler.spare import fits_beside
 
-_LOOKS = 8      # waiting requests a plan for whom somebody may have to give way
+_LOOKS = 4      # waiting requests a plan for whom somebody may have to give way
+_WAYS = 16      # alternatives for each: the first to end
 
 
 @dataclass(slots=True)
@@ -27,15 +29,21 @@ class _Unit:
     fabric: str
     movers: list[tuple[Hold, Stream]]
     alone: bool         # nobody works there who has no further inputs: it falls free at the end of these
+    nodes: int
+    functions: frozenset[str]
+    priority: int       # the highest
+    next_ms: int        # the age of the oldest input that would come next
+    ends_ms: int        # the last of its present inputs
 
     @property
     def holders(self) -> tuple[str, ...]:
         return tuple(sorted(hold.holder_id for hold, _ in self.movers))
 
-    @property
-    def next_ms(self) -> int:
-        """The age of the youngest input that would come next."""
-        return max(stream.next_ms for _, stream in self.movers)
+    def may(self, request: Request) -> bool:
+        """Did the request come before all that would be taken next there, or has it more right to it?"""
+        if request.function_id in self.functions or request.priority < self.priority:
+            return False
+        return request.priority > self.priority or request.submitted_ms < self.next_ms
 
 
 class Turns:
@@ -46,7 +54,8 @@ class Turns:
         self.quotas = quotas
         self._snapshot = snapshot
         self._streams = {stream.function_id: stream for stream in snapshot.streams}
-        self._units: list[_Unit] | None = None
+        self._units: dict[str, list[_Unit]] | None = None
+        self._levels: list[tuple[int, int]] | None = None
 
     def own(self, request: Request) -> frozenset[str]:
         """What runs of its own function goes on with the very inputs that the request is for: its end is none."""
@@ -56,36 +65,42 @@ class Turns:
     def decide(self, waiting: list[Request], refused: set[str], claims: list[Claim]) -> tuple[GiveWay, ...]:
         """`waiting`: in order, those for whom nobody was stopped and nothing bought. `refused`: by their quotas. `claims`: of all."""
         ways: list[GiveWay] = []
-        looks = _LOOKS
         mine = {claim.request_id: claim for claim in claims}
-        for request in waiting:
-            units = [unit for unit in self._all_units() if _may(unit, request)] if self._streams and looks else []
-            if not units:
-                continue
-            looks -= 1
-            found = self._at_once(request, units, request.request_id in refused, claims)
+        for request in [r for r in waiting if self._worth_a_look(r)][:_LOOKS]:
+            found = self._at_once(request, request.request_id in refused, claims)
             if not found and request.request_id in mine:
-                found = self._for_date(request, units, mine[request.request_id])
+                found = self._for_date(request, mine[request.request_id])
             ways += found
         return tuple(ways)
 
+    def _worth_a_look(self, request: Request) -> bool:
+        """A quick no: everything that would come next is older, or of higher priority."""
+        mine, came = request.priority, request.submitted_ms
+        return any(mine > level or (mine == level and came < youngest) for level, youngest in self._all_levels())
+
     # ------------------------------------------------------------ one is enough
 
-    def _at_once(self, request: Request, units: list[_Unit], refused: bool, claims: list[Claim]) -> list[GiveWay]:
-        """Everyone at whose end alone the request would start."""
+    def _at_once(self, request: Request, refused: bool, claims: list[Claim]) -> list[GiveWay]:
+        """Those at whose end alone the request would start, the first to end first."""
         if not request.ask.whole and not refused:
-            beside = self._beside(request, units)
+            beside = self._beside(request)
             if beside:
                 return beside
         end_ms = self.ledger.now_ms + request.expected_ms
         for target in self.ledger.view(request).targets:
             room = {name: self._room(request, target, name, claims, end_ms) for name in target.totals}
-            roomy = any(blocks(there, target.fabric_size) >= _need(request) for there in room.values())
+            have = {name: blocks(there, target.fabric_size) for name, there in room.items()}
+            roomy = any(count >= _need(request) for count in have.values())
             if roomy and not refused:
                 return []       # it waits for something else
-            found = [unit for unit in units if self._starts(request, target, unit, room, refused, roomy)]
+            found: list[_Unit] = []
+            for name, units in self._all_units().items():
+                missing = _need(request) - have.get(name, 0)
+                fits = (u for u in units if (roomy or u.nodes >= missing) and u.may(request))
+                found += islice((u for u in fits if self._starts(request, target, u, room, refused, roomy)), _WAYS)
             if found:
-                return [GiveWay(request.request_id, unit.holders) for unit in found]
+                found.sort(key=lambda unit: (unit.ends_ms, unit.who))
+                return [GiveWay(request.request_id, unit.holders) for unit in found[:_WAYS]]
         return []
 
     def _starts(
@@ -120,11 +135,13 @@ class Turns:
                 there[fullest] = there.get(fullest, 0) - claim.need
         return there
 
-    def _beside(self, request: Request, units: list[_Unit]) -> list[GiveWay]:
+    def _beside(self, request: Request) -> list[GiveWay]:
         """Containers at whose end another one fits onto their node."""
-        found = []
+        found: list[GiveWay] = []
         for target in self.ledger.view(request).targets:
-            for unit in units:
+            for unit in (u for name in target.totals for u in self._all_units().get(name, ()) if u.may(request)):
+                if len(found) >= _WAYS:
+                    return found
                 fabric = self.ledger.index.fabrics[unit.fabric]
                 if unit.who not in fabric.shares or unit.who in request.excluded_nodes or fabric.cells[unit.who].shape not in target.shapes:
                     continue
@@ -139,12 +156,13 @@ class Turns:
 
     # ------------------------------------------------------------ all that a date counts on
 
-    def _for_date(self, request: Request, units: list[_Unit], claim: Claim) -> list[GiveWay]:
+    def _for_date(self, request: Request, claim: Claim) -> list[GiveWay]:
         """Those whose nodes the date needs, from when on their next input would not be done by then. The oldest next inputs go on."""
         ends = {who: end_ms for end_ms, who, _, _ in self.ledger.timeline(claim.fabric)}
         named: list[tuple[str, int]] = []
+        units = [unit for unit in self._all_units().get(claim.fabric, ()) if unit.may(request)]
         for unit in sorted(units, key=lambda unit: (unit.next_ms, unit.who)):
-            if unit.fabric != claim.fabric or ends.get(unit.who, NEVER) > claim.start_ms:
+            if ends.get(unit.who, NEVER) > claim.start_ms:
                 continue
             back = self._back(request, unit)
             if claim.allows(back, NEVER):
@@ -156,30 +174,50 @@ class Turns:
 
     # ------------------------------------------------------------
 
-    def _all_units(self) -> list[_Unit]:
-        """Read once a plan, from those that go on alone."""
+    def _all_levels(self) -> list[tuple[int, int]]:
+        """For each priority the youngest next input. All that runs of a function has one priority."""
+        if self._levels is None:
+            youngest: dict[int, int] = {}
+            for stream in self._streams.values():
+                hold = self.ledger.index.holds.get(stream.holders[0])
+                if hold is not None:
+                    youngest[hold.priority] = max(youngest.get(hold.priority, stream.next_ms), stream.next_ms)
+            self._levels = sorted(youngest.items())
+        return self._levels
+
+    def _all_units(self) -> dict[str, list[_Unit]]:
+        """By fabric, the first to end first. Read once a plan, from what goes on alone."""
         if self._units is None:
             index = self.ledger.index
-            whole: list[_Unit] = []
+            home, holds = index.home, index.holds
+            found: dict[str, list[_Unit]] = {}
             shared: dict[str, list[tuple[Hold, Stream]]] = {}
             for stream in self._streams.values():
+                function = frozenset((stream.function_id,))
                 for who in stream.holders:
-                    hold = index.holds.get(who)
-                    here = [node_id for node_id in hold.node_ids if node_id in index.home] if hold is not None and not hold.ending else []
-                    if hold is None or not here:
+                    hold = holds.get(who)
+                    if hold is None or hold.ending:
                         continue
-                    if hold.whole:
-                        whole.append(_Unit(who, index.home[here[0]], [(hold, stream)], True))
+                    if not hold.whole:
+                        for node_id in dict.fromkeys(hold.node_ids):
+                            if node_id in home:
+                                shared.setdefault(node_id, []).append((hold, stream))
                         continue
-                    for node_id in dict.fromkeys(here):
-                        shared.setdefault(node_id, []).append((hold, stream))
+                    name = next((home[node_id] for node_id in hold.node_ids if node_id in home), None)
+                    if name is not None:
+                        ends_ms = NEVER if hold.ends_ms is None else hold.ends_ms
+                        found.setdefault(name, []).append(_Unit(
+                            who, name, [(hold, stream)], True, len(hold.node_ids), function, hold.priority, stream.next_ms, ends_ms
+                        ))  # fmt: skip
             for node_id, movers in shared.items():
                 fabric = index.fabrics[index.home[node_id]]
                 others = [index.holds[h] for h in fabric.shares.get(node_id, ()) if h in index.holds]
                 going = {hold.holder_id for hold, _ in movers}
                 alone = all(h.holder_id in going or h.ending or h.warm for h in others)
-                whole.append(_Unit(node_id, fabric.name, movers, alone))
-            self._units = sorted(whole, key=lambda unit: (unit.fabric, unit.who))
+                found.setdefault(fabric.name, []).append(_shared(node_id, fabric.name, movers, alone))
+            for units in found.values():
+                units.sort(key=lambda unit: (unit.ends_ms, unit.who))
+            self._units = {name: found[name] for name in sorted(found)}
         return self._units
 
     def _back(self, request: Request, unit: _Unit) -> dict[Cell, int]:
@@ -190,13 +228,11 @@ class Turns:
         return back_without(self.ledger, fabric, unit.who, back, None, excluded) if excluded else back
 
 
-def _may(unit: _Unit, request: Request) -> bool:
-    """Did the request come before all that would be taken next there, or has it more right to it?"""
-    return all(
-        stream.function_id != request.function_id
-        and (request.priority > hold.priority or (request.priority == hold.priority and request.submitted_ms < stream.next_ms))
-        for hold, stream in unit.movers
-    )
+def _shared(who: str, fabric: str, movers: list[tuple[Hold, Stream]], alone: bool) -> _Unit:
+    functions = frozenset(stream.function_id for _, stream in movers)
+    ends_ms = max(NEVER if hold.ends_ms is None else hold.ends_ms for hold, _ in movers)
+    priority, next_ms = max(hold.priority for hold, _ in movers), min(stream.next_ms for _, stream in movers)
+    return _Unit(who, fabric, movers, alone, 1, functions, priority, next_ms, ends_ms)
 
 
 def _need(request: Request) -> int:
