@@ -1,6 +1,6 @@
 """The gang planner against FIFO, skip-ahead and EASY backfill: same traces, same seeds, same fleet, one run. See docs/scheduling.md.
 
-    python benchmarks/scheduler.py --traces DIR [--seeds 6] [--only main,estimates,others,faults,curve,tick] [--jobs 2] [--json OUT]
+    python benchmarks/scheduler.py --traces DIR [--seeds 6] [--only main,estimates,functions,…] [--jobs 2] [--json OUT]
 
 Everything is run through the very same `plan()`; a policy is a setting of it. Exit code 1 when a floor is missed.
 """
@@ -20,8 +20,9 @@ from scheduler_tick import measure
 
 from phalanx.model.fleet import Node
 from phalanx.model.plan import Policy
+from phalanx.scheduler.simulation.alike import alike, explained, spread_of
 from phalanx.scheduler.simulation.faults import FaultModel
-from phalanx.scheduler.simulation.measure import Figures, figures, fluid_bound
+from phalanx.scheduler.simulation.measure import LARGE, Figures, figures, fluid_bound
 from phalanx.scheduler.simulation.run import either_way, exact, simulate, too_long
 from phalanx.scheduler.simulation.topology import read_topology, uniform
 from phalanx.scheduler.simulation.trace import Job, another, at_load, read_trace
@@ -45,9 +46,9 @@ def main() -> int:
     missed: list[str] = []
     results: dict[str, object] = {"cores": os.cpu_count(), "python": sys.version.split()[0], "seeds": options.seeds}
     for name in options.only.split(","):
-        section = {"main": _main, "estimates": _estimates, "others": _others, "faults": _faults, "curve": _curve, "tick": _tick}.get(name)
+        section = SECTIONS.get(name)
         if section is None:
-            raise SystemExit(f"--only {name}: no such section; there are main, estimates, others, faults, curve, tick")
+            raise SystemExit(f"--only {name}: no such section; there are {', '.join(SECTIONS)}")
         began = time.monotonic()
         results[name] = section(runner, options, missed)
         print(f"({name}: {time.monotonic() - began:.0f} s)\n", flush=True)
@@ -65,7 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--traces", type=Path, default=Path(default), help="folder of the traces; PHALANX_TRACES; ../shared/traces")
     parser.add_argument("--seeds", type=int, default=6, help="traces a table: the two files as they are, then drawn ones")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--only", default="main,estimates,others,faults,curve,tick")
+    parser.add_argument("--only", default="main,estimates,functions,others,faults,curve,tick")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--ticks", type=int, default=1000, help="ticks of the speed table; a tenth of it at 100,000 nodes")
     parser.add_argument("--json", help="write all figures here")
@@ -75,7 +76,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-# One run, described by plain values so that it can be sent to another process.
+# One run, described by plain values so that it can be sent to another process. "acme~0.7": functions' runs differ by e^0.7 (alike.py).
 Run = tuple[str, str, float, int, str, str, float, bool]      # trace, fleet, load, seed, policy, estimates, faults, rack failure
 
 
@@ -111,6 +112,7 @@ def _fleet(traces: Path, name: str) -> tuple[Node, ...]:
 
 
 def _jobs(traces: Path, trace: str, nodes: tuple[Node, ...], load: float, seed: int) -> list[Job]:
+    trace, _, spread = trace.partition("~")
     if trace == "acme":
         jobs = read_trace(traces / ACME[seed % 2])
         jobs = jobs if seed < 2 else another(jobs, seed)
@@ -118,7 +120,7 @@ def _jobs(traces: Path, trace: str, nodes: tuple[Node, ...], load: float, seed: 
         jobs = read_trace(traces / f"{trace}.csv.gz")
         jobs = jobs if seed == 0 else another(jobs, seed)
     largest = max(sum(1 for n in nodes if n.network == network) for network in {n.network for n in nodes})
-    return at_load(jobs, len(nodes), load, min(128, largest))
+    return at_load(alike(jobs, float(spread), seed) if spread else jobs, len(nodes), load, min(128, largest))
 
 
 def _table(
@@ -190,6 +192,35 @@ def _estimates(runner: _Runner, options: argparse.Namespace, missed: list[str]) 
     return out
 
 
+def _functions(runner: _Runner, options: argparse.Namespace, missed: list[str]) -> object:
+    """From what predictability on lengths need not be given: the same lengths, dealt so that functions' runs resemble each other."""
+    few = range(options.first_seed, options.first_seed + min(options.seeds, 4))
+    print(f"## lengths of functions whose runs resemble each other: {len(few)} traces, over EASY with exact lengths on that very trace")
+    print(f"{'trace':26} {'spread':>7} {'told: all':>9} {'large':>6} {'exact: mean, large p99, longest':>33} {'none given':>24} "
+          f"{'none/exact':>11} {'EASY':>6}")  # fmt: skip
+    out = {}
+    spreads = [f"acme~{spread}" for spread in (0.25, 0.7, 1.0, 1.4)]
+    wanted = [(trace, "lingjun", 0.95) for trace in (*spreads, "acme")]
+    for trace, fleet, load in (*wanted, ("kalos_real_completed", "2x160", 0.8), ("philly_fullnode", "4x16", 0.6)):
+        drawn = [_jobs(options.traces, trace, _fleet(options.traces, fleet), load, seed) for seed in few]
+        kinds = [("easy", "exact"), ("phalanx", "exact"), ("phalanx", "none"), ("easy", "none")]
+        base, known, none, plain = (
+            runner.all([(trace, fleet, load, seed, policy, estimates, 0.0, False) for seed in few]) for policy, estimates in kinds
+        )
+        row: dict[str, object] = {
+            "spread": _mean([spread_of(jobs) for jobs in drawn]),
+            "told": _mean([explained(jobs) for jobs in drawn]),
+            "told_large": _mean([explained([job for job in jobs if job.nodes >= LARGE]) for jobs in drawn]),
+            "exact": summary(known, base), "none": summary(none, base), "easy_none": summary(plain, base),
+            "none_over_exact": _mean([n.mean_h / k.mean_h for n, k in zip(none, known, strict=True)]),
+        }  # fmt: skip
+        out[trace] = row
+        told = [", ".join(f"{summary(runs, base)[name]:.3f}" for name in ("mean", "large_p99", "longest")) for runs in (known, none)]
+        print(f"{trace:26} {row['spread']:>7.2f} {row['told']:>9.2f} {row['told_large']:>6.2f} {told[0]:>33} {told[1]:>24} "
+              f"{row['none_over_exact']:>11.2f} {summary(plain, base)['mean']:>6.2f}", flush=True)  # fmt: skip
+    return out
+
+
 def _others(runner: _Runner, options: argparse.Namespace, missed: list[str]) -> object:
     few = range(options.first_seed, options.first_seed + min(options.seeds, 4))
     wanted = ["phalanx", "easy", "skip-ahead", "wfp3"]
@@ -250,6 +281,11 @@ def _spread(row: dict[str, float], name: str) -> str:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+SECTIONS = {
+    "main": _main, "estimates": _estimates, "functions": _functions, "others": _others, "faults": _faults, "curve": _curve, "tick": _tick,
+}  # fmt: skip
 
 
 if __name__ == "__main__":

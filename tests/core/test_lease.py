@@ -126,6 +126,16 @@ def test_an_agent_that_starts_again_is_allowed_what_it_was_before() -> None:
     assert inherited.decide(7, 5 * MINUTE + 3).stop
 
 
+def test_new_limits_hold_from_the_answer_that_says_them() -> None:
+    """Also where an earlier agent was allowed more by longer ones."""
+    lease = Lease("ag-0", Limits())
+    lease.take(7, Crew(1, {"ag-0": frozenset({0})}))
+    lease.server_answered(0)
+    lease.allow(7, 15 * MINUTE)
+    lease.go_by(Limits(outage_limit_ms=MINUTE), 2 * MINUTE)
+    assert lease.decide(7, 2 * MINUTE).until_ms == 3 * MINUTE
+
+
 def test_without_an_outage_limit_nothing_stops() -> None:
     lease = Lease("ag-0", Limits(outage_limit_ms=0))
     lease.take(7, TWO)

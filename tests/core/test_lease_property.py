@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from phalanx.core.lease import FOREVER, MARGIN_MS, NEVER, Crew, Lease, Limits, Watch
 
 LIMITS = Limits(lease_ms=30_000, outage_limit_ms=180_000, silent_ms=8_000)      # a short outage limit: more of everything in less time
+OTHER_LIMITS = (    # what the fleet's owner may have set when the control plane starts again
+    LIMITS, Limits(6_000, 20_000, 2_000), Limits(60_000, 400_000, 8_000), Limits(30_000, 40_000, 8_000), Limits(12_000, 0, 4_000),
+)  # fmt: skip
 BEAT_MS = 2_000
 TICK_MS = 1_000
 GRACE_MS = 3_000
@@ -50,6 +53,7 @@ class World:
         self.delay_ms = 50
         self.queue: list[tuple[int, int, Callable[[], None]]] = []
         self.order = itertools.count()
+        self.limits = LIMITS
         self.watch = Watch(LIMITS)
         self.server_up, self.server_start = True, 0
         self.frozen_until = 0       # the control plane's process stands still, and so does its patience
@@ -108,7 +112,7 @@ class World:
         elif self.server_up:
             self.watch.joined(agent.name, sent, self.observed)
             life = self.server_start
-            self.send(SERVER, agent.name, lambda: self.answered(agent, sent, life))
+            self.send(SERVER, agent.name, lambda: self.welcomed(agent, sent, life))
 
     def heard(self, agent: Agent, sent: int, reached: int, said: int) -> None:
         if self.now < self.frozen_until:
@@ -117,6 +121,12 @@ class World:
             self.watch.beat(agent.name, sent, reached, said, self.observed)
             life = self.server_start
             self.send(SERVER, agent.name, lambda: self.answered(agent, sent, life))
+
+    def welcomed(self, agent: Agent, sent: int, life: int) -> None:
+        if agent.alive and self.server_up and life == self.server_start:
+            agent.lease.go_by(self.limits, sent)
+            agent.until_ms = agent.lease.decide(7, self.clock(agent)).until_ms
+            self.answered(agent, sent, life)
 
     def answered(self, agent: Agent, sent: int, life: int) -> None:
         if agent.alive and self.server_up and life == self.server_start:      # a connection does not outlive either side
@@ -154,14 +164,15 @@ class World:
 
     # ------------------------------------------------------------ faults
 
-    def restart_server(self, down_ms: int) -> None:
+    def restart_server(self, down_ms: int, limits: Limits = LIMITS) -> None:
         self.server_up = False
         for agent in self.agents.values():
             agent.connected = False
 
         def back() -> None:
             self.server_up, self.server_start, self.observed = True, self.now, 0
-            self.watch = Watch(LIMITS)
+            self.limits = limits
+            self.watch = Watch(limits, granted=self.watch.granted)
 
         self.at(down_ms, back)
 
@@ -170,7 +181,7 @@ class World:
 
         def back() -> None:
             agent.alive = True
-            agent.lease = Lease(agent.name, LIMITS, agent.lease.reached_ms)       # the shims know it
+            agent.lease = Lease(agent.name, agent.lease.limits, agent.lease.reached_ms)       # the shims know it
             agent.lease.take(7, self.crew)
             agent.lease.allow(7, agent.until_ms)
             agent.answers.clear()
@@ -199,7 +210,7 @@ class World:
         elif kind == "delay":
             self.delay_ms = self.random.choice([1, 50, 2_000, 7_000, 20_000])
         elif kind == "server":
-            self.restart_server(self.random.choice([500, 5_000, 60_000, 170_000]))
+            self.restart_server(self.random.choice([500, 5_000, 60_000, 170_000]), self.random.choice(OTHER_LIMITS))
         elif kind == "agent":
             self.restart_agent(self.random.choice(list(self.agents.values())), self.random.choice([500, 5_000, 60_000]))
         else:

@@ -28,3 +28,10 @@ def test_the_switch_of_inputs_in_step(text: str, in_step: bool) -> None:
 def test_other_options_pass() -> None:
     assert options.complaints({"efa_enabled": "True", "priority": "3"}) == []
     assert options.complaints({"inputs_in_step": "maybe"}) == ["inputs_in_step='maybe': True or False is wanted"]
+
+
+def test_a_key_that_nobody_knows_is_named_with_the_nearest_one_and_all_there_are() -> None:
+    (sentence,) = options.unknown({"priorty": "10", "grace_period": "5", "efa_enabled": "True", "flash": "us-east"})
+    assert sentence.startswith("there is no 'priorty', did you mean 'priority'? It changes nothing. There is finish_window, ")
+    (sentence,) = options.unknown({"x": "1"})
+    assert sentence.startswith("there is no 'x'. It changes nothing. ")

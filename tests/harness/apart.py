@@ -23,6 +23,7 @@ from typing import Any
 from grpclib.client import Channel, UnaryUnaryMethod
 
 from phalanx.config import Config
+from phalanx.serve import collect_by_the_clock
 from tests.harness.control_plane import LOCAL, SERVICE, ControlPlane, message_factory
 
 
@@ -115,6 +116,7 @@ def main() -> None:
     plane.port = port
     plane.start()
     plane.server.end_process = lambda: os._exit(70)
+    asyncio.run_coroutine_threadsafe(collect_by_the_clock(), plane.loop)    # as in the server's own process
     print("serving", flush=True)
     end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: end.set())

@@ -200,7 +200,7 @@ class FakeFleet:
         self.refuse: Callable[[pb.Prepare], pb.Refusal | None] = lambda prepare: None
         self.remains: Callable[[pb.Release], str] = lambda release: ""
         self.unreachable: Callable[[pb.CheckPeers], list[str]] = lambda check: []
-        self.deaf_to_stop = False
+        self.deaf_to_stop = self.deaf_to_release = False
         self.on_mark = self.answer_mark
         self.silent = False
         self.boot_id, self.peer_address = "boot", ""
@@ -224,6 +224,13 @@ class FakeFleet:
     def stop(self) -> None:
         """Leave like an agent that is killed: containers go on until their tasks are cancelled."""
         self.control_plane.call(self._stop)
+
+    def outlive(self) -> None:
+        """The control plane was stopped, and with it the event loop in which this fleet is played: what it has goes on all the same."""
+        self._session = self._channel = None
+        self._outgoing, self.joined = asyncio.Queue(), asyncio.Event()
+        for rank in self.ranks.values():
+            rank.task = rank.exited = None
 
     def lose_agent(self) -> None:
         """Cut the session only."""
@@ -318,7 +325,7 @@ class FakeFleet:
             self.say(reached=pb.Reached(assignment=check.assignment, rank=check.rank, unreachable=self.unreachable(check)))
         elif kind == "stop":
             asyncio.ensure_future(self._end(message.stop))
-        elif kind == "release":
+        elif kind == "release" and not self.deaf_to_release:
             self._release(message.release)
         elif kind == "mark_logs":
             self.on_mark(message.mark_logs)

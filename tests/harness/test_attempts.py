@@ -11,6 +11,7 @@ from modal_proto import api_pb2
 
 from phalanx.core import events as ev
 from phalanx.model.cluster import Assignment, Cause, Member, Phase
+from phalanx.model.failed_starts import CrashedStarts
 from phalanx.model.work import Input, InputState
 from phalanx.protocol import agent_pb2 as pb
 from tests.harness.callers import Caller, Failed
@@ -269,11 +270,12 @@ def test_a_function_whose_starts_crash_three_times_rests_and_says_why(control_pl
     planning = control_plane.server.planning
     ((_, reason),) = until(lambda: control_plane.call(planning.waiting))
     assert reason.code == "backoff" and reason.text("why").startswith("its last 3 starts failed before they took an input, on node-")
+    assert " (the fleet has 2 places for it now): the container on node node-" in reason.text("why")
     assert len(nodes.starts()) == starts
     nodes.on_import = go_on
     control_plane.advance(1_100)
     assert caller.result(call_id) == 0
-    assert control_plane.server.gangs.pool(function_id).crashes == []
+    assert not control_plane.server.world[CrashedStarts]
 
 
 async def crash(rank: FakeRank) -> None:

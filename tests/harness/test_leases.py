@@ -12,6 +12,7 @@ from phalanx.config import Config
 from phalanx.core import events as ev
 from phalanx.core.lease import MARGIN_MS
 from phalanx.model.cluster import Assignment, Cause, Member, MemberState, Phase
+from phalanx.model.lease import GrantedLimits
 from phalanx.model.node import NodeRecord
 from phalanx.model.work import Input, InputState
 from phalanx.protocol import agent_pb2 as pb
@@ -154,6 +155,51 @@ def test_the_limit_counts_from_the_control_planes_own_return(control_plane: Cont
     pass_time(control_plane, 120 * SECOND)
     assert not is_lost(control_plane, 0) and not is_lost(control_plane, 1)
     assert {(m.assignment, m.rank): m.task_id for m in control_plane.server.world[Member].values()} == tasks
+
+
+def restart_with(control_plane: ControlPlane, lease_ms: int, outage_limit_ms: int, back: list[FakeFleet], away: list[FakeFleet]) -> None:
+    """The owner changes the limits, and the grace for what starts from now on."""
+    for agent in (*back, *away):
+        agent.lose_agent()
+    control_plane.stop()
+    control_plane.config.lease_ms, control_plane.config.outage_limit_ms, control_plane.config.grace_ms = lease_ms, outage_limit_ms, SECOND
+    for agent in (*back, *away):
+        agent.outlive()
+    control_plane.start()
+    for agent in back:
+        agent.start()
+
+
+@pytest.mark.parametrize(("lease_ms", "outage_limit_ms"), [(12_000, 60_000), (120_000, 3_600_000)], ids=["lowered", "raised"])
+def test_an_agent_that_was_away_while_limits_changed_has_those_that_it_knows(
+    control_plane: ControlPlane, fleet: Fleet, lease_ms: int, outage_limit_ms: int
+) -> None:
+    """The other agent is back, so it is the lease that counts: the one that the absent agent was granted, and the grace of its ranks."""
+    one, other = two_agents(fleet)
+    running_on(control_plane, one, other)
+    beat_through(control_plane, other)
+    other.lose_agent()
+    for _ in range(2):      # the second restart forgets nothing
+        restart_with(control_plane, lease_ms, outage_limit_ms, [one], [other])
+    pass_time(control_plane, LOST_MS - 6 * SECOND, one)
+    assert not is_lost(control_plane, 1), "it may still run"
+    pass_time(control_plane, 12 * SECOND, one)
+    assert is_lost(control_plane, 1)
+
+
+def test_an_agent_that_has_heard_of_the_new_limits_goes_by_them(control_plane: ControlPlane, fleet: Fleet) -> None:
+    one, other = two_agents(fleet)
+    running_on(control_plane, one, other)
+    restart_with(control_plane, 12_000, 60_000, [one, other], [])
+    for agent in (one, other):
+        beat_through(control_plane, agent)
+    other.lose_agent()
+    pass_time(control_plane, (12 + 10 + 30 - 6) * SECOND, one)
+    assert not is_lost(control_plane, 1)
+    pass_time(control_plane, 10 * SECOND, one)
+    assert is_lost(control_plane, 1)
+    limits = control_plane.server.world[GrantedLimits]
+    assert {granted.lease_ms for granted in limits.values()} == {12_000}
 
 
 def test_an_absence_of_the_process_itself_is_charged_to_nobody(control_plane: ControlPlane, fleet: Fleet) -> None:
@@ -320,6 +366,22 @@ def test_case_74_a_rank_that_can_not_be_killed_sets_its_node_aside_and_the_gang_
     assert control_plane.server.world[Member][(1, 0)].state == MemberState.RELEASED
     until(lambda: spare.ran)
     assert {member.node_id for member in gang_of(control_plane).members} == {"b-0", "c-0"}
+    control_plane.call(lambda: one.say(node_state=pb.NodeState(node_id="a-0")))     # the disk answered at last, and the process died
+    until(lambda: not control_plane.server.world[NodeRecord]["a-0"].unschedulable)
+
+
+def test_case_74_what_is_gone_before_its_cluster_is_over_sets_no_node_aside(control_plane: ControlPlane, fleet: Fleet) -> None:
+    """One rank's node has said that something remains, and then that it is gone, while the other rank's is still at it."""
+    one, other = two_agents(fleet)
+    running_on(control_plane, one, other)
+    one.remains = lambda release: "processes [4711] that SIGKILL does not end"
+    other.deaf_to_release = True
+    control_plane.change(control_plane.server.gangs.dispatch, 1, ev.StopAsked(Cause.PREEMPTED, "its nodes are wanted"))
+    until(lambda: control_plane.server.world[Member][(1, 0)].remains)
+    control_plane.call(lambda: one.say(node_state=pb.NodeState(node_id="a-0")))
+    control_plane.call(lambda: other.say(released=pb.Released(assignment=1, rank=1)))
+    until(lambda: control_plane.server.world[Assignment][1].phase == Phase.ENDED)
+    assert not control_plane.server.world[NodeRecord]["a-0"].unschedulable
 
 
 def test_two_agents_can_not_have_the_same_nodes(control_plane: ControlPlane, fleet: Fleet) -> None:

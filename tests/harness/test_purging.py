@@ -16,20 +16,20 @@ from phalanx.model.kept import KeptAnswer
 from phalanx.model.work import Call, Function, Input, Output
 from phalanx.paths import Paths
 from phalanx.server import purging
-from phalanx.server.purging import DAY_MS, KEEP_ANSWERS_MS
+from phalanx.server.purging import KEEP_ANSWERS_MS
 from phalanx.server.server import Server
-from phalanx.store.blobs import Blobs
+from phalanx.store.blobs import PARTS_KEPT_S, Blobs
 from tests.harness.callers import Caller
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import FakeFleet
 from tests.harness.waiting import until
 
-HOUR_MS = 3_600_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 WEEK_MS = 3 * HOUR_MS       # of these stories: a real one has too many ticks of the clock
 
 
 def test_it_is_a_week_unless_the_owner_says_otherwise(tmp_path: Path) -> None:
-    for config, days in ((Config(), 7), (Config(result_retention_s=86_400), 1), (Config(extra={"keep_days": "2"}), 2)):
+    for config, days in ((Config(), 7), (Config(result_retention_s=86_400), 1)):
         server = Server(config, Paths(tmp_path / "state"))
         assert server.purging.keep_ms == days * DAY_MS
         server.close()
@@ -150,3 +150,16 @@ def test_the_answers_to_a_runners_earlier_requests_for_inputs_are_not_kept(contr
     kept = [one for one in control_plane.server.world[KeptAnswer].values() if one.rpc == "FunctionGetInputs"]
     assert len(kept) <= 2 * len(control_plane.server.gangs.running)
     fleet.stop()
+
+
+def test_parts_of_an_upload_that_nobody_completes_go_after_a_day_without_a_restart(control_plane: ControlPlane) -> None:
+    blobs = control_plane.server.blobs
+    left, young = (blobs.part_path("bl-" + digit * 64, 1, "upload") for digit in "ab")
+    for path in (left, young):
+        path.write_bytes(b"half of a gigabyte")
+    day_s = PARTS_KEPT_S
+    now_s = control_plane.server.now_ms() / 1000
+    os.utime(left, (now_s - day_s - 60,) * 2)
+    os.utime(young, (now_s - 60,) * 2)
+    control_plane.call(control_plane.server.purging.purge)
+    assert (left.exists(), young.exists()) == (False, True)

@@ -9,7 +9,6 @@ from modal_proto import api_pb2
 from phalanx.model.app import App, AppState
 from phalanx.model.secret import Secret
 from phalanx.model.work import Function
-from phalanx.server.purging import DAY_MS
 from tests.harness.callers import Caller
 from tests.harness.clients import OLDER_CLIENTS, client_python
 from tests.harness.control_plane import ControlPlane
@@ -17,6 +16,7 @@ from tests.harness.fake_agents import FakeFleet
 from tests.harness.test_functions import client_packages, deploy, functions  # noqa: F401 - a fixture
 from tests.harness.waiting import until
 
+DAY_MS = 86_400_000
 EVERY_FORM = """
     import inspect
     import os

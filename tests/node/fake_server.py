@@ -45,6 +45,7 @@ class FakeServer(AgentsBase):
         self.path, self.prefix = tasks_socket, prefix
         self.registers: list[pb.Register] = []
         self.heartbeats = 0
+        self.node_states: list[pb.NodeState] = []
         self.containers: dict[tuple[int, int], Seen] = {}
         self.layers: dict[str, list[tuple[str, bytes]]] = {}
         self.layer_requests: list[str] = []
@@ -144,6 +145,8 @@ class FakeServer(AgentsBase):
             elif kind == "heartbeat":
                 self.heartbeats += 1
                 await stream.send_message(pb.ToAgent(beat_answer=pb.BeatAnswer(boottime_ms=body.boottime_ms)))
+            elif kind == "node_state":
+                self.node_states.append(body)
             elif kind == "logs":
                 await self._take_logs(stream, body)
             else:

@@ -171,6 +171,23 @@ def test_a_shim_whose_agent_is_gone_stops_its_container_itself(alone: AgentProce
     assert exited.fenced == "the agent of its node was gone, and nobody could say that it may go on"
 
 
+def test_lowered_limits_hold_for_the_shims_before_the_agent_says_that_it_has_heard(alone: AgentProcess, server: FakeServer) -> None:
+    server.outage_limit_ms, shorter_ms = OUTAGE_MS, server.outage_limit_ms
+    server.down()
+    server.up()
+    server.until(lambda: len(server.registers) == 2, alone.log)
+    seen = server.run(1, *LIVES_ON, size=1, grace_ms=1000)
+    server.wait(1, 0, lambda seen: bool(seen.text()))
+    server.down()
+    server.outage_limit_ms, before = shorter_ms, server.heartbeats
+    server.up()
+    server.until(lambda: server.heartbeats > before, alone.log)
+    alone.kill()
+    server.until(lambda: not lives(int(seen.text())))
+    alone.start()
+    assert server.wait(1, 0, lambda seen: bool(seen.exited)).exited[0].fenced
+
+
 def test_a_short_absence_of_the_agent_stops_nothing(alone: AgentProcess, server: FakeServer) -> None:
     server.outage_limit_ms = 600_000
     seen = server.run(1, *LIVES_ON, size=1)

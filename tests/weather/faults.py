@@ -144,8 +144,62 @@ async def cordon_node(world: Any) -> None:
     await plane.decide(lambda unit: plane.server.nodes.uncordon(unit, node_id))
 
 
+async def remove_node(world: Any) -> None:
+    """Drained, then `phalanx node remove`: its agent brings it back, as it was left, and it serves again."""
+    plane, host = world.plane, world.some_host()
+    await plane.decide(lambda unit: plane.server.nodes.drain(unit, host.name, "weather", now=world.randomness.random() < 0.5))
+    await asyncio.sleep(between(world, 60, 1800))
+    await plane.decide(lambda unit: plane.server.nodes.remove(unit, host.name))
+    await asyncio.sleep(between(world, 1, 600))
+    host.kill_agent()
+    await asyncio.sleep(5)
+    host.start_agent()
+    await put_back(world, host)
+
+
+async def put_back(world: Any, host: Any) -> None:
+    """`phalanx node uncordon`, once it is of the fleet again."""
+    plane = world.plane
+    while not await plane.decide(lambda unit: plane.server.nodes.uncordon(unit, host.name)):    # noqa: ASYNC110 - a person looks again
+        await asyncio.sleep(30)
+
+
+async def bury_node(world: Any) -> None:
+    """A machine that is off for good, as far as anybody knows: `phalanx node remove --dead`, and one day it is back."""
+    plane, host = world.plane, world.some_host()
+    host.power_off()
+    await asyncio.sleep(between(world, 1, 600))
+    if host.is_off:     # else another fault has started it meanwhile, and it is not dead
+        await plane.decide(lambda unit: plane.server.nodes.remove(unit, host.name, dead=host.is_off))
+    await asyncio.sleep(between(world, 5, 3600))
+    host.power_on()
+
+
+async def replace_machine(world: Any) -> None:
+    """A new machine with the name of the old one: another agent, and nothing on its disk."""
+    host = world.some_host()
+    host.power_off()
+    host.renew()
+    await asyncio.sleep(between(world, 5, 600))
+    host.power_on()
+
+
+async def slow_pulls(world: Any) -> None:
+    """Images take longer than the fleet allows, sometimes."""
+    world.prepare_s = 1200.0
+    await asyncio.sleep(between(world, 30, 1200))
+    world.prepare_s = 3.0
+
+
+async def slow_containers(world: Any) -> None:
+    """They take longer until they say hello than the fleet allows, sometimes."""
+    world.hello_s = 600.0
+    await asyncio.sleep(between(world, 30, 600))
+    world.hello_s = 2.0
+
+
 FAULTS: dict[Fault, float] = {
     kill_server: 3, kill_server_in_commits: 1, fill_disk: 0.5, slow_disk: 0.5, kill_agent: 2, cut_connection: 2, cut_off: 1, leave_alone: 1,
     power_off: 1, kill_shim: 1, jump_clock: 0.5, rough_network: 1, refuse_starts: 0.5, fail_imports: 0.3, stop_container: 0.5,
-    drain_node: 1, cordon_node: 0.5,
+    drain_node: 1, cordon_node: 0.5, remove_node: 0.5, bury_node: 0.5, replace_machine: 0.5, slow_pulls: 0.3, slow_containers: 0.3,
 }  # fmt: skip

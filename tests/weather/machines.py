@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
@@ -21,7 +22,7 @@ import phalanx.node.agent
 import phalanx.node.leases
 import phalanx.node.machine
 from phalanx.engines.local import LocalNode
-from phalanx.node.agent import Agent
+from phalanx.node.agent import Agent, NotWelcome
 from phalanx.node.container import Container
 from phalanx.node.launching import LaunchFailed
 from phalanx.node.leases import Leases
@@ -50,6 +51,7 @@ class Host:
         self.ear: WeatherPeers | None = None
         self.is_off = False
         self.boots = 0
+        self.machines = 1                       # that have had this name
         self.connection: Connection | None = None
 
     def start_agent(self) -> None:
@@ -59,8 +61,11 @@ class Host:
         self.life.begin(self._run(self.life))
 
     async def _run(self, life: Life) -> None:
-        self.agent = WeatherAgent(self, life)
-        await self.agent.live()
+        while True:
+            self.agent = WeatherAgent(self, life)
+            with contextlib.suppress(NotWelcome):   # another machine with this name may still run something: whoever started it tries again
+                await self.agent.live()
+            await asyncio.sleep(60)
 
     def kill_agent(self) -> None:
         if self.life is not None:
@@ -84,6 +89,14 @@ class Host:
         self.boots += 1
         self.start_agent()
 
+    def renew(self) -> None:
+        """Another machine in its place."""
+        self.machines += 1
+        self.disk.clear()
+        self.shims.clear()
+        for file in self.folder.glob("*.json"):
+            file.unlink()
+
 
 class WeatherAgent(Agent):
     """The real agent, with a machine below it that is told what to do."""
@@ -93,10 +106,11 @@ class WeatherAgent(Agent):
         super().__init__(paths, 1, 8, "H100", "crun", host.world.config.join_secret, {})  # type: ignore[arg-type]
         self.host, self.life = host, life
         self.nodes = {host.name: host.node}
-        self.agent_id = f"ag-{host.name}"
+        self.agent_id = f"ag-{host.name}-{host.machines}"
         self.choice = SimpleNamespace(runtime="process", reason="weather", guarantees={}, rootless=False)  # type: ignore[assignment]
         self.fleet = SimpleNamespace(  # type: ignore[assignment]
-            boot_id=f"boot-{host.boots}", image=SimpleNamespace(minor=host.world.python), containers=host.folder, runtime="process")
+            boot_id=f"boot-{host.machines}-{host.boots}", image=SimpleNamespace(minor=host.world.python), containers=host.folder,
+            runtime="process")
         self.launcher = WeatherLauncher(host, life)  # type: ignore[assignment]
         self.preparer = WeatherPreparer(host, life, self.launcher)  # type: ignore[assignment]
 
@@ -110,7 +124,7 @@ class WeatherAgent(Agent):
             container = WeatherContainer(spec, self.launcher, self._send)
             await container.adopt()
             if container.remains:
-                self.preparer.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
+                self._keep(container, f"{container.remains} remains of {spec.task_id}")
             self.containers[container.key] = container
         self.leases = WeatherLeases(self)
         self.leases.adopt()
@@ -182,7 +196,6 @@ class WeatherPreparer:
 
     def __init__(self, host: Host, life: Life, launcher: WeatherLauncher) -> None:
         self.host, self.life, self.launcher = host, life, launcher
-        self.unschedulable: dict[str, str] = {}
         self.ranges = None
 
     async def prepare(self, ask: pb.Prepare, fetch: Any, send: Any) -> Container:

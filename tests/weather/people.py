@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, field
 from typing import Any
 
 from grpclib.exceptions import GRPCError
@@ -12,65 +11,12 @@ from modal_proto import api_pb2
 
 from phalanx.model.caller import Caller
 from phalanx.server.clients import OWN_PYTHON
+from tests.weather.functions import WeatherFunction, some_function
 from tests.weather.lives import begin
 from tests.weather.plane import MODAL, Away
 from tests.weather.truth import CallTruth
 
 BEAT_S = 15.0
-
-
-@dataclass(frozen=True)
-class Program:
-    """What one rank does with one attempt at an input."""
-
-    seconds: float
-    end: str                    # ok, raise, exit, segv, oom
-    stubborn: bool = False      # hears no signal
-    cleanup_s: float = 0.0      # after an interrupt
-
-
-@dataclass
-class WeatherFunction:
-    name: str
-    seed: str
-    size: int
-    clustered: bool
-    timeout_s: int
-    retries: int
-    concurrent: int = 1
-    single_use: bool = False
-    trouble: float = 0.0        # probability that an attempt fails by its own fault
-    function_id: str = ""
-    options: dict[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        kind = f"size {self.size}" if self.clustered else f"plain, {self.concurrent} inputs"
-        return f"{self.name}: {kind}, {self.retries} retries, timeout {self.timeout_s} s"
-
-    def program(self, input_id: str, retry: int, rank: int, size: int) -> Program:
-        """The same for all ranks of an attempt, but for who fails."""
-        dice = random.Random(f"{self.seed} {input_id} {retry}")
-        seconds = min(dice.lognormvariate(4.0, 1.5), self.timeout_s * 0.5)
-        slow, stubborn = dice.random() < 0.05, dice.random() < 0.03
-        cleanup_s = dice.choice([0.0, 0.5, 10.0, 100.0])
-        if dice.random() >= self.trouble:
-            late = rank > 0 and dice.random() < 0.1
-            return Program(seconds * (1.3 if late else 1.0), "ok", stubborn, cleanup_s)
-        culprit, end = dice.randrange(size), dice.choice(["raise", "exit", "segv", "oom", "hang"])
-        if end == "hang":
-            return Program(self.timeout_s * 100.0, "ok", stubborn, cleanup_s)
-        if rank == culprit:
-            return Program(seconds * dice.uniform(0.1, 1), end, stubborn, cleanup_s)
-        return Program(self.timeout_s * 100.0 if slow or size > 1 else seconds, "ok", stubborn, cleanup_s)
-
-    def leaves(self, input_id: str, retry: int, rank: int) -> str:
-        """What its process does after this input: mostly it asks for the next."""
-        return random.Random(f"leaves {self.seed} {input_id} {retry} {rank}").choices(["", "stop"], [0.97, 0.03])[0]
-
-    def hangs(self, input_id: str, retry: int) -> bool:
-        """Does this attempt run out of its time by itself?"""
-        programs = [self.program(input_id, retry, rank, self.size) for rank in range(self.size)]
-        return any(program.seconds >= self.timeout_s for program in programs)
 
 
 class Person:
@@ -148,57 +94,31 @@ class Person:
             await asyncio.sleep(BEAT_S)
 
     async def _function(self, app_id: str) -> WeatherFunction:
-        dice = self.random
         self._functions += 1
-        clustered = dice.random() < 0.7
-        function = WeatherFunction(
-            f"f{self.number}-{self._functions}", f"{self.world.seed}", dice.randint(1, self.world.largest) if clustered else 1, clustered,
-            dice.choice([60, 600, 3600, 7200]), dice.choice([0, 0, 1, 3]), concurrent=1 if clustered else dice.choice([1, 1, 4]),
-            trouble=dice.choice([0.0, 0.1, 0.5]),
-        )  # fmt: skip
-        definition = api_pb2.Function(
-            module_name="weather", function_name=function.name, function_type=api_pb2.Function.FUNCTION_TYPE_FUNCTION,
-            timeout_secs=function.timeout_s,
-            retry_policy=api_pb2.FunctionRetryPolicy(
-                retries=function.retries, initial_delay_ms=1000, backoff_coefficient=2.0, max_delay_ms=60_000),
-        )  # fmt: skip
-        if clustered:
-            definition._experimental_group_size = function.size
-            definition.i6pn_enabled = True
-            definition.resources.gpu_config.gpu_type, definition.resources.gpu_config.count = "H100", 8
-        if function.concurrent > 1:
-            definition.max_concurrent_inputs = definition.target_concurrent_inputs = function.concurrent
-        if dice.random() < 0.2:     # once it is deployed, as many are warm
-            definition.warm_pool_size = function.size
-        if dice.random() < 0.15:
-            definition.single_use_containers = function.single_use = True
-        for name, likely, values in (
-            ("priority", 0.2, ["10", "-5"]), ("inputs_in_step", 0.15, ["False"]), ("grace_period", 0.2, ["2", "120"]),
-            ("finish_window", 0.2, ["0", "60"]),
-        ):  # fmt: skip
-            if dice.random() < likely:
-                definition.experimental_options[name] = dice.choice(values)
-        if dice.random() < 0.2:
-            definition.startup_timeout_secs = 300
-        if dice.random() < 0.3:
-            definition.task_idle_timeout_secs = dice.choice([2, 600])
+        function, definition = some_function(self.random, f"f{self.number}-{self._functions}", self.world.seed, self.world.largest)
         self.world.functions[function.name] = function
         request = api_pb2.FunctionCreateRequest(app_id=app_id, function=definition)
         function.function_id = (await self.ask("FunctionCreate", request)).function_id
         return function
 
     async def _call(self, function: WeatherFunction) -> CallTruth:
-        count = 1 if self.random.random() < 0.7 else self.random.randint(2, 8)
+        """One input, or several with the call, or a batch of spawned ones that come in lots."""
+        count = self.random.choices([1, self.random.randint(2, 8), self.random.randint(9, 40)], [0.7, 0.25, 0.05])[0]
         arguments = [f"{function.name} {self._keys} {n}".encode() for n in range(count)]
         items = [api_pb2.FunctionPutInputsItem(idx=n, input=api_pb2.FunctionInput(args=args)) for n, args in enumerate(arguments)]
+        is_batch = count > 8
+        invocation = api_pb2.FUNCTION_CALL_INVOCATION_TYPE_ASYNC if is_batch else api_pb2.FUNCTION_CALL_INVOCATION_TYPE_SYNC
         request = api_pb2.FunctionMapRequest(
-            function_id=function.function_id, pipelined_inputs=items,
+            function_id=function.function_id, pipelined_inputs=[] if is_batch else items,
             function_call_type=api_pb2.FUNCTION_CALL_TYPE_UNARY if count == 1 else api_pb2.FUNCTION_CALL_TYPE_MAP,
-            function_call_invocation_type=api_pb2.FUNCTION_CALL_INVOCATION_TYPE_SYNC,
+            function_call_invocation_type=invocation,
         )  # fmt: skip
         call_id = (await self.ask("FunctionMap", request)).function_call_id
         self.world.truth.counts["calls acknowledged"] += 1
         call = self.world.truth.calls[call_id] = CallTruth(call_id, function, arguments)
+        while is_batch and items:
+            lot, items = items[:10], items[10:]
+            await self.ask("FunctionPutInputs", api_pb2.FunctionPutInputsRequest(function_call_id=call_id, inputs=lot))
         if count > 1:
             finish = api_pb2.FunctionFinishInputsRequest(function_call_id=call_id, num_inputs=count)
             await self.ask("FunctionFinishInputs", finish)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from phalanx.paths import Paths
 from phalanx.server.clients import OWN_PYTHON, ClientPackage
 from phalanx.server.clock import RealClock
 from phalanx.server.server import Server
+from phalanx.store.database import StoreError
 from tests.weather.lives import Life
 from tests.weather.rows import Changes, Handle, Rows
 from tests.weather.virtual_time import VirtualTime
@@ -111,7 +113,10 @@ class Plane:
             self.kill(self.randomness.uniform(0.1, 60))
 
     def _after(self, changes: Changes) -> None:
-        self.committed(changes)
+        try:
+            self.committed(changes)
+        except Exception:       # else the store waits for ever
+            self.bugs.append(f"the truth could not be told: {traceback.format_exc()}")
         self._before()
 
     # ------------------------------------------------------------ the sockets
@@ -170,14 +175,16 @@ class Plane:
             raise error
         raise Away(name)
 
-    async def decide(self, change: Callable[[Any], Any]) -> None:
-        """Somebody's word through the admin door, again until it is on disk. A refusal is an answer."""
+    async def decide(self, change: Callable[[Any], Any]) -> bool:
+        """Somebody's word through the admin door, again until it is on disk. False: it was refused, which is an answer."""
         while True:
             task = self.life.begin(_act(self.server, change)) if self.is_up and self.life is not None else None
             if task is not None:
                 await asyncio.wait({task})
                 if not task.cancelled() and (task.exception() is None or isinstance(task.exception(), Refusal)):
-                    return
+                    return task.exception() is None
+                if not task.cancelled() and not isinstance(task.exception(), StoreError):
+                    self.bugs.append(f"somebody decided something, and it failed: {task.exception()!r}")
             await asyncio.sleep(self.randomness.uniform(0.5, 5))
 
     def connect(self) -> Connection:

@@ -39,6 +39,9 @@ class Rank:
         self._cancelled: set[str] = set()
         self._cancel_wake = asyncio.Event()
         self._task: asyncio.Task[Any] | None = None
+        self._works: dict[asyncio.Task[Any], None] = {}
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()     # what one of its inputs did to the process
+        self._over.add_done_callback(lambda over: over.exception())
         self._keys = 0
         self.ignores_signals = False
 
@@ -52,7 +55,8 @@ class Rank:
             await asyncio.wait({self._task})
         finally:
             self.world.truth.process_ended(self)
-            self._task.cancel()
+            for task in (self._task, *self._works):
+                task.cancel()
         if self._task.cancelled():
             return 0, 9, False
         error = self._task.exception()
@@ -80,35 +84,69 @@ class Rank:
 
     async def _live(self) -> None:
         world, random = self.world, self.world.randomness
-        await asyncio.sleep(random.uniform(0.2, 2))
+        await asyncio.sleep(random.uniform(0.2, world.hello_s))
         await self._or_interrupted(self._ask("ContainerHello", Empty()))
         world.truth.user_code_began(self)
-        if random.random() < world.die_in_import:
-            world.truth.user_fault(self, "", "import")
-            raise Left(code=1)
-        if random.random() < world.raise_in_import:
-            world.truth.user_fault(self, "", "import")
-            result = Result(status=Result.GENERIC_STATUS_FAILURE, exception="ImportError('weather')")
-            await self._ask("TaskResult", api_pb2.TaskResultRequest(result=result))
-            raise Left(code=1)
-        await self._or_interrupted(asyncio.sleep(random.uniform(0, 3)))
+        await self._import()
         if self.function.clustered:
             request = api_pb2.TaskClusterHelloRequest(task_id=self.spec.task_id, container_ip=self.spec.ipv6)
             hello = await self._or_interrupted(self._ask("TaskClusterHello", request))
             world.truth.cluster_hello(self, hello)
         beating = begin(self._beat())
         try:
-            while True:
-                request = api_pb2.FunctionGetInputsRequest()
-                response = await self._or_interrupted(self._ask("FunctionGetInputs", request))
-                for item in response.inputs:
-                    if item.kill_switch:
-                        return
-                    await self._work(item)
-                    if self.function.single_use:    # the stock runner leaves by itself then
-                        return
+            await self._take_inputs()
+        except Interrupted:
+            while self._works and not self._over.done():    # what runs cleans up first
+                await asyncio.wait([self._over, *self._works], return_when=asyncio.FIRST_COMPLETED)
+            raise
         finally:
             beating.cancel()
+
+    async def _take_inputs(self) -> None:
+        """One request for inputs after the other, while a slot is free for one; until it is told to leave, and what it has is done."""
+        slots = asyncio.Semaphore(self.function.concurrent)
+        while True:
+            await self._or_interrupted(slots.acquire())
+            response = await self._or_interrupted(self._ask("FunctionGetInputs", api_pb2.FunctionGetInputsRequest()))
+            for item in response.inputs:
+                if item.kill_switch:
+                    break
+                work = begin(self._work_in(slots, item))
+                self._works[work] = None
+                work.add_done_callback(self._works.pop)
+            else:
+                if not response.inputs:
+                    slots.release()
+                if not (response.inputs and self.function.single_use):      # the stock runner leaves by itself then
+                    continue
+            while self._works:
+                await self._or_interrupted(asyncio.wait(list(self._works)))
+            return
+
+    async def _work_in(self, slots: asyncio.Semaphore, item: Any) -> None:
+        try:
+            await self._work(item)
+        except Exception as error:      # the end of the process, whatever else it does
+            if not self._over.done():
+                self._over.set_exception(error)
+        finally:
+            slots.release()
+
+    async def _import(self) -> None:
+        """The user's module, and @enter: they may fail, die, or take longer than they may."""
+        world, random, function = self.world, self.world.randomness, self.function
+        takes_s = function.import_s(random)
+        if takes_s >= function.startup_limit_s:
+            world.truth.user_fault(self, "", "startup")
+        await self._or_interrupted(asyncio.sleep(takes_s))
+        if random.random() < max(world.die_in_import, function.broken / 2):
+            world.truth.user_fault(self, "", "import")
+            raise Left(code=1)
+        if random.random() < max(world.raise_in_import, function.broken):
+            world.truth.user_fault(self, "", "import")
+            result = Result(status=Result.GENERIC_STATUS_FAILURE, exception="ImportError('weather')")
+            await self._ask("TaskResult", api_pb2.TaskResultRequest(result=result))
+            raise Left(code=1)
 
     async def _beat(self) -> None:
         """Cancellations come through heartbeats. Ranks without an input need none here: it saves the half of all events."""
@@ -202,11 +240,13 @@ class Rank:
         """A signal while the runner waits ends it."""
         working, signalled = begin(_as_coroutine(work)), begin(self._interrupted.wait())
         try:
-            await asyncio.wait({working, signalled}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([working, signalled, self._over], return_when=asyncio.FIRST_COMPLETED)
         finally:
             signalled.cancel()
             if not working.done():
                 working.cancel()
+        if self._over.done():
+            self._over.result()
         if working.done() and not working.cancelled():
             return working.result()
         raise Interrupted

@@ -14,6 +14,7 @@ from typing import Any
 from modal_proto import api_pb2
 
 from phalanx.model.cluster import MemberState, Phase
+from phalanx.model.node import ByHand
 from phalanx.model.work import CallState, InputState
 from tests.weather.ranks import expected
 from tests.weather.rows import Changes
@@ -42,6 +43,7 @@ class Truth:
         self.wrong: list[str] = []
         self.calls: dict[str, CallTruth] = {}
         self.faults: dict[str, set[int]] = defaultdict(set)             # input id -> attempts in which its program failed
+        self.crashes: dict[int, set[int]] = defaultdict(set)            # assignment -> ranks whose process died by its program's fault
         self.hangs: dict[str, set[int]] = defaultdict(set)              # input id -> attempts that never end by themselves
         self.import_faults: dict[str, int] = defaultdict(int)           # function name -> containers that failed before an input
         self.infra_of: dict[int, list[str]] = defaultdict(list)         # assignment -> what hit it
@@ -64,6 +66,8 @@ class Truth:
             self.say_wrong(
                 f"{rank.host.name} runs rank {rank.spec.rank} of assignment {rank.spec.assignment} beside assignment "
                 f"{others[0].spec.assignment}: a whole node is one cluster's alone")
+        if rank.host.is_cut or self.world.weather.is_rough:
+            self.infra_of[rank.spec.assignment].append("cut" if rank.host.is_cut else "stalled")
         self.alive[rank.host.name][rank] = True
         self.counts["processes"] += 1
 
@@ -100,8 +104,8 @@ class Truth:
         self.counts[f"user {kind}"] += 1
         if input_id:
             self.faults[input_id].add(rank.open_inputs[input_id])
-            for other, attempt in rank.open_inputs.items() if kind != "exception" else ():
-                self.faults[other].add(attempt)     # a process that dies takes all of them with it
+            if kind != "exception":     # a process that dies takes all with it that it had not put
+                self.crashes[rank.spec.assignment].add(rank.spec.rank)
         else:
             self.import_faults[rank.function.name] += 1
             self.infra(rank.spec.assignment, "import")
@@ -128,6 +132,8 @@ class Truth:
         was_late = row is not None and result.status == Result.GENERIC_STATUS_TIMEOUT
         if was_late and any(excuse in self.infra_of[row["assignment"]] for excuse in EXCUSES):
             self.hangs[item.input_id].add(row["attempt"])
+        if row is not None and self.crashes[row["assignment"]]:     # the process of another input died, and took this one with it
+            self.faults[item.input_id].add(row["attempt"])
         faults = len(self.faults[item.input_id] | self.hangs[item.input_id])
         match result.status:
             case Result.GENERIC_STATUS_SUCCESS:
@@ -142,6 +148,10 @@ class Truth:
                 budget = self.world.infra_budget
                 if row is not None and row["infra_failures"] <= budget:
                     self.say_wrong(f"{what} was given up after {row['infra_failures']} restarts of {budget}: {result.exception}")
+            case Result.GENERIC_STATUS_FAILURE if "in the queue, its deadline" in result.exception:
+                if "queue_deadline" not in function.options:
+                    self.say_wrong(f"{what} has no deadline: {result.exception}")
+                self.counts["deadlines"] += 1
             case _:
                 if faults <= function.retries and not self.import_faults[function.name]:
                     self.say_wrong(
@@ -151,6 +161,10 @@ class Truth:
 
     def committed(self, changes: Changes) -> None:
         assignments: dict[int, None] = {}
+        nodes = {key[0]: old for table, key, old, _ in reversed(changes) if table == "node_record"}      # as they were before
+        for table, key, old, new in changes:
+            if table == "assignment" and new is not None and (old is None or old["verdict"] != new["verdict"]):
+                self._verdict(key[0], new)
         for table, key, old, new in changes:
             if table in DIGESTED:
                 self.digest.update(f"{self.world.loop.time():.6f} {table} {key} {new}\n".encode())
@@ -159,6 +173,8 @@ class Truth:
                     assignments[key[0]] = None
                     if table == "assignment":
                         self._assignment(key[0], old, new)
+                        if old is None and new is not None and new["phase"] == Phase.PREPARING:
+                            self._placed(key[0], new, nodes)
                 case "input":
                     self._input(key[0], old, new)
                 case "output":
@@ -196,6 +212,34 @@ class Truth:
             if len(holders) > 1 and any(holders.values()):
                 self.say_wrong(f"{member['node_id']} is held by assignments {sorted(holders)}, one of them whole")
 
+    def _placed(self, number: int, new: Any, nodes: dict[str, Any]) -> None:
+        """Nothing starts on a node that somebody took out of service. `nodes`: those that just changed, as they were before."""
+        for member in self._members(number):
+            node_id = member["node_id"]
+            now = self._rows("node_record").get((node_id,))
+            if not any(row is not None and row["by_hand"] == ByHand.SERVING and not row["removed"] for row in (now, nodes.get(node_id))):
+                self.say_wrong(f"assignment {number} was placed on {node_id}, which is {now and now['by_hand']}: {now}")
+
+    def _verdict(self, number: int, row: Any) -> None:
+        verdict = json.loads(row["verdict"] or "null")
+        if verdict is None:
+            return
+        self.counts[f"ended: {verdict['cause']}"] += row["phase"] == Phase.ENDING
+        late = verdict["cause"] == "timeout" and "startup" in verdict["sentence"]
+        if late and any(excuse in self.infra_of[number] for excuse in EXCUSES):     # the network's fault: no fault that we know is there
+            function = self._rows("function").get((row["function_id"],))
+            if function is not None:
+                self.import_faults[function["name"]] += 1
+        if verdict["cause"] == "preempted" and "drained" not in verdict["sentence"]:
+            self._preempted(number, row, verdict["sentence"])
+
+    def _preempted(self, number: int, row: Any, sentence: str) -> None:
+        """Only somebody of a higher priority, or whoever runs the fleet, stops a cluster that works."""
+        function = self._rows("function").get((row["function_id"],))
+        own = int(json.loads(function["options"]).get("priority", 0)) if function is not None else 0
+        if own >= 10:
+            self.say_wrong(f"assignment {number} has the highest priority and was preempted: {sentence}")
+
     def _all_or_nothing(self, number: int) -> None:
         """P0: running ranks are none or all, at every committed state."""
         row = self._rows("assignment").get((number,))
@@ -221,6 +265,9 @@ class Truth:
                 self._charged(input_id, old)
             if old["state"] == InputState.PENDING and new["state"] == InputState.RUNNING and not old["attempt"]:
                 self._in_order(input_id, new)
+                early_ms = (old["not_before_ms"] or 0) - self.world.plane.server.now_ms()
+                if early_ms > 0:
+                    self.say_wrong(f"input {input_id} was to wait {early_ms} ms longer before it is tried again")
         if new["attempt"] > 1 + new["user_failures"] + new["infra_failures"] + new["unpaid_restarts"]:
             self.say_wrong(
                 f"input {input_id} is at attempt {new['attempt']} after {new['user_failures']} failures of its own and "
@@ -241,6 +288,10 @@ class Truth:
         late = verdict is not None and verdict["cause"] == "timeout"
         if late and any(excuse in self.infra_of[number] for excuse in EXCUSES):
             self.hangs[input_id].add(old["attempt"])
+        attempt = self._rows("attempt").get((input_id, old["attempt"]))
+        put = {int(rank) for rank in json.loads(attempt["results"])} if attempt is not None else set()
+        if self.crashes[number] - put:
+            self.faults[input_id].add(old["attempt"])
         if old["attempt"] not in self.faults[input_id] and not (late and old["attempt"] in self.hangs[input_id]):
             self.say_wrong(
                 f"input {input_id} was charged with a failure in assignment {number}, where its program did not fail; "

@@ -31,6 +31,10 @@ class Weather:
         self.long_delay, self.double, self.reorder = 0.01, 0.02, 0.02
         self.lose_request = self.lose_answer = self.double_request = 0.1
 
+    @property
+    def is_rough(self) -> bool:
+        return self.long_delay > 0
+
     def happens(self, probability: float) -> bool:
         return probability > 0 and self.randomness.random() < probability
 

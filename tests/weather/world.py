@@ -47,7 +47,8 @@ class World:
         self.loop.set_task_factory(task_factory)
         self.loop.set_exception_handler(self._unhandled)
         self.time = VirtualTime(self.loop)
-        self.config = Config(durability="process", allow_cpu_clusters=True, extra={"keep_days": str(keep_hours / 24), "recount": "yes"})
+        retention_s = round(keep_hours * 3600)
+        self.config = Config(durability="process", allow_cpu_clusters=True, result_retention_s=retention_s, extra={"recount": "yes"})
         for name in ("token_id", "token_secret", "join_secret"):
             setattr(self.config, name, f"{name}-of-{seed}")
         self.config.workspace_prefix = "fdaa:1:2"
@@ -65,7 +66,7 @@ class World:
         (folder / "hosts").mkdir()
         self.hosts = [Host(self, n, 8, folder / "hosts" / str(n)) for n in range(hosts)]
         self.people = [Person(self, n) for n in range(people)]
-        self.refuse, self.prepare_s, self.die_in_import, self.raise_in_import = 0.0, 3.0, 0.0, 0.0
+        self.refuse, self.prepare_s, self.hello_s, self.die_in_import, self.raise_in_import = 0.0, 3.0, 2.0, 0.0, 0.0
         self.change_mind, self.think_s, self.calls_each = 0.1, 1800.0, 4
         self.is_evening = False
         self.quiet_s = 2 * 3600.0       # from the last result to the look at what is left
@@ -116,7 +117,9 @@ class World:
                 await self._compare()
         self.is_evening = True
         if running:
-            await asyncio.wait(running)
+            _, stuck = await asyncio.wait(running, timeout=EVENING_S)
+            for task in stuck:
+                self.truth.say_wrong(f"a fault does not end: {task}")
         await self._clear_up(people)
 
     async def _clear_up(self, people: list[asyncio.Task[Any]]) -> None:
@@ -150,7 +153,7 @@ class World:
         for _ in range(50):     # a moment without a transaction under way
             if not plane.is_up:
                 return
-            if not plane.server.database._queue and not plane.server._commits:  # type: ignore[attr-defined]
+            if not plane.server.database._queue and plane.server.is_settled:  # type: ignore[attr-defined]
                 break
             await asyncio.sleep(0.001)
         else:

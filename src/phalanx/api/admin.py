@@ -17,15 +17,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpclib.const
-import grpclib.server
 from google.protobuf.wrappers_pb2 import StringValue
 from grpclib.const import Cardinality
 
+from phalanx.api.http2_request import Request
 from phalanx.api.log_door import LogDoor
 from phalanx.api.node_door import NodeDoor
 from phalanx.api.plan_door import PlanDoor
 from phalanx.api.status_door import StatusDoor
-from phalanx.api.transport import TASK_OF_CONNECTION, errors_for_the_user, token_sentence
+from phalanx.api.transport import errors_for_the_user, token_sentence
 from phalanx.model.refusal import Refusal, RefusalKind, invalid
 from phalanx.server.server import Server
 
@@ -54,7 +54,7 @@ def admin_mapping(server: Server) -> dict[str, grpclib.const.Handler]:
 
 
 def _door(server: Server, name: str, method: Method) -> Any:
-    async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
+    async def serve(stream: Request) -> None:
         with errors_for_the_user(f"Admin/{name}"):
             request = await stream.recv_message()
             _let_in(server, stream)
@@ -63,8 +63,8 @@ def _door(server: Server, name: str, method: Method) -> Any:
     return serve
 
 
-def _let_in(server: Server, stream: grpclib.server.Stream[Any, Any]) -> None:
-    if TASK_OF_CONNECTION.get() is not None:
+def _let_in(server: Server, stream: Request) -> None:
+    if stream.task is not None:
         raise Refusal(RefusalKind.DENIED, "this is not for containers: ask with your own token, outside of the function")
     metadata = stream.metadata or {}
     token_id, token_secret = str(metadata.get("x-modal-token-id", "")), str(metadata.get("x-modal-token-secret", ""))

@@ -21,11 +21,22 @@ from phalanx.api.features import feature_of
 from phalanx.api.serve import servicers
 from phalanx.api.transport import SERVICE, Transport
 from phalanx.config import Config
+from phalanx.model.option_names import MODALS, OURS
 from phalanx.paths import Paths
 from phalanx.server.server import Server
 
 WORKS, PARTLY, REFUSED = "works", "partly", "refused"
 MARK = "Partly: "
+
+_OPTIONS = """
+## experimental_options of a function
+
+Phalanx has keys of its own; a value that is none of theirs is refused. Keys that programs for Modal's platform use pass without a word. Any
+other key is accepted with a warning that `modal run` and `modal deploy` print, with the name it may have been meant to be.
+
+| key | whose | meaning |
+|---|---|---|
+"""
 
 _HEAD = """# Compatibility
 
@@ -49,7 +60,12 @@ def document() -> str:
             server.close()
     counts = Counter(state for _, state, _ in lines)
     head = _HEAD.format(total=len(lines), version=modal.__version__, works=counts[WORKS], partly=counts[PARTLY], refused=counts[REFUSED])
-    return head + "".join(f"| {rpc} | {state} | {note} |\n" for rpc, state, note in lines)
+    keys = [(name, "Phalanx", meaning) for name, meaning in OURS.items()] + [(name, "Modal", meaning) for name, meaning in MODALS.items()]
+    return head + _table(lines) + _OPTIONS + _table(keys)
+
+
+def _table(lines: list[tuple[str, str, str]]) -> str:
+    return "".join(f"| {first} | {second} | {third} |\n" for first, second, third in lines)
 
 
 def rows(transport: Transport) -> list[tuple[str, str, str]]:

@@ -1,7 +1,7 @@
 """The server half of HTTP/2 (RFC 9113) as gRPC uses it, lean: one write for an answer, no object for a frame.
 
-grpclib on h2 took half of the server's time under load, 0.4 ms a request (docs/decisions.md). Header compression is hpack's for what comes
-in; what goes out are literals without state. A request has the methods of grpclib's stream that our services use.
+grpclib on h2 took half of the server's time under load, 0.4 ms a request (docs/decisions.md). Headers that come in are read with hpack's
+tables (http2_headers.py); what goes out are literals without state. A request has the methods of grpclib's stream that our services use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import grpclib.const
 from grpclib.const import Status
-from hpack import Decoder, HPACKError
+from hpack import HPACKError
 
 from phalanx.api import http2_rules as rules
 from phalanx.api.http2_frames import (
@@ -33,7 +33,8 @@ from phalanx.api.http2_frames import (
     frame,
     trailers,
 )  # fmt: skip
-from phalanx.api.http2_request import Request
+from phalanx.api.http2_headers import HeaderDecoder
+from phalanx.api.http2_request import Request, Task
 from phalanx.api.http2_rules import WINDOW, ProtocolError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -46,9 +47,10 @@ GOODBYE_S = 5.0                 # for a client that broke the protocol to read t
 class Connection(asyncio.Protocol):
     """One connection and its open requests."""
 
-    def __init__(self, mapping: Mapping[str, grpclib.const.Handler]) -> None:
+    def __init__(self, mapping: Mapping[str, grpclib.const.Handler], task: Task | None = None) -> None:
         self._mapping = mapping
-        self._decoder = Decoder(rules.MOST_HEADERS)
+        self.task = task                        # whose requests all of them are, where a shim said so
+        self._decoder = HeaderDecoder(rules.MOST_HEADERS)
         self._buffer = bytearray()
         self._wants_preface = True
         self._headers: tuple[int, int, bytearray] | None = None        # a header block that goes on: stream, flags, what came
@@ -81,11 +83,6 @@ class Connection(asyncio.Protocol):
     def check_closed(self) -> bool:
         """Does nothing of it remain?"""
         return self._closing and not self.requests
-
-    def accepted(self, request: Request) -> None:
-        """A subclass may look at a request before it begins."""
-        self._tasks += 1
-        request.begin().add_done_callback(self._task_ended)
 
     def _task_ended(self, _: asyncio.Task[None]) -> None:
         self._tasks -= 1
@@ -278,7 +275,8 @@ class Connection(asyncio.Protocol):
         self.requests[stream] = request
         if is_whole:
             request.received(b"", True)
-        self.accepted(request)
+        self._tasks += 1
+        request.begin().add_done_callback(self._task_ended)
 
     def _data(self, flags: int, stream: int, payload: bytes) -> None:
         self._room -= len(payload)

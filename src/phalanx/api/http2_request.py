@@ -22,6 +22,9 @@ LOG = logging.getLogger("phalanx.http2")
 
 TELL_BYTES = 8 << 10        # of a request's body: with a thousand requests of it the connection's window stays open
 
+Task = tuple[str, int, int]
+"""(task id, assignment, rank): a container whose shim opened the connection."""
+
 _TIMEOUT = re.compile(r"[0-9]{1,8}[HMSmun]")
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
@@ -44,6 +47,7 @@ class Request:
         self._timed_out = False
         self._is_unwanted = False
         self.metadata = headers
+        self.task = connection.task
         self.is_whole = False               # nothing more will come
         self.room = WINDOW                  # bytes that may still come
         self.added = 0                      # to the window that the other side offers every request: its updates, less what was sent

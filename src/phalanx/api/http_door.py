@@ -7,7 +7,7 @@ import asyncio
 from aiohttp import web
 
 from phalanx.api import blobs_http, pages
-from phalanx.api.listener import Task
+from phalanx.api.http2_request import Task
 from phalanx.server.server import Server
 
 

@@ -15,14 +15,10 @@ from typing import Any
 import grpclib.const
 
 from phalanx.api.http2 import Connection
-from phalanx.api.http2_request import Request
-from phalanx.api.transport import AUTHORITY, TASK_OF_CONNECTION
+from phalanx.api.http2_request import Task
 
 HTTP2 = b"PRI * HTTP/2.0"
 PREAMBLE_LIMIT = 512
-
-Task = tuple[str, int, int]
-"""(task id, assignment, rank)"""
 
 
 class Listener:
@@ -42,7 +38,7 @@ class Listener:
         self.is_closed = False
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.BaseTransport] = set()
-        self._handlers: set[_Connection] = set()
+        self._handlers: set[Connection] = set()
         self._most = 64     # of both, until those that are over are dropped
 
     async def serve(self, public: socket.socket, tasks: socket.socket) -> None:
@@ -65,7 +61,7 @@ class Listener:
             await asyncio.sleep(0)
 
     def grpc(self, mapping: dict[str, grpclib.const.Handler], task: Task | None) -> asyncio.Protocol:
-        connection = _Connection(mapping, task)
+        connection = Connection(mapping, task)
         self._handlers.add(connection)
         return connection
 
@@ -89,23 +85,6 @@ class Listener:
             self._connections = {t for t in self._connections if not t.is_closing()}
             self._handlers = {h for h in self._handlers if not h.check_closed()}
             self._most = 2 * (len(self._connections) + len(self._handlers)) + 64
-
-
-class _Connection(Connection):
-    """Remembers, for every request of one connection, the task it came from."""
-
-    def __init__(self, mapping: dict[str, grpclib.const.Handler], task: Task | None) -> None:
-        super().__init__(mapping)
-        self._task = task
-
-    def accepted(self, request: Request) -> None:
-        task = TASK_OF_CONNECTION.set(self._task)
-        authority = AUTHORITY.set(request.metadata.get(":authority", ""))
-        try:
-            super().accepted(request)  # creates the request's task, which copies this context
-        finally:
-            TASK_OF_CONNECTION.reset(task)
-            AUTHORITY.reset(authority)
 
 
 class _FirstBytes(asyncio.Protocol):

@@ -137,6 +137,8 @@ class Logs:
             left = deadline - loop.time()
             if left <= 0:
                 break
+            if lines or shown:      # to send them took a while, and what came meanwhile woke nobody: look again before a wait
+                continue
             await topics.wait_any((("logs", app_id), ("app", app_id)), left)
         if cursor.seq > sent:    # lines that were not for this client: it need not look at them again
             yield api_pb2.TaskLogsBatch(entry_id=str(cursor.seq))

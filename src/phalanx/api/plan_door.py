@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.model.cluster import Assignment, Member, MemberState
+from phalanx.model.reasons import duration
 from phalanx.model.refusal import not_found
 from phalanx.model.work import Call, CallState, Function
 from phalanx.server.server import Server
@@ -38,7 +39,9 @@ class PlanDoor:
             return explanation.lines(self._server.now_ms())
         pool = self._server.gangs.pool(function.function_id)
         clusters = [f"{g.assignment.cluster_id} ({g.assignment.phase}, {len(g.open)} inputs)" for g in pool.gangs.values()]
-        return [f"nothing of {function.name} waits for nodes", f"clusters: {', '.join(clusters) or 'none'}"]
+        rests_ms = pool.resting_until_ms - self._server.now_ms()
+        rests = [f"its next start waits {duration(rests_ms)}: {pool.resting_for}"] if rests_ms > 0 else []
+        return [f"nothing of {function.name} waits for nodes", *rests, f"clusters: {', '.join(clusters) or 'none'}"]
 
     def _cluster(self, cluster_id: str) -> list[str]:
         found = next((a for a in self._server.world[Assignment].values() if a.cluster_id == cluster_id), None)

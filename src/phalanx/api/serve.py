@@ -15,8 +15,9 @@ from phalanx.api.deployments import Deployments
 from phalanx.api.environments import Environments
 from phalanx.api.files import Files
 from phalanx.api.functions import Functions
+from phalanx.api.http2_request import Task
 from phalanx.api.identity import Identity
-from phalanx.api.listener import Listener, Task
+from phalanx.api.listener import Listener
 from phalanx.api.logs import Logs
 from phalanx.api.secrets import Secrets
 from phalanx.api.tasks import Tasks

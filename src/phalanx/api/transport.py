@@ -17,17 +17,16 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 from typing import Any
 
 import grpclib.const
-import grpclib.server
 from google.protobuf import message_factory
 from grpclib.const import Cardinality, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from modal_proto import api_pb2
 
 from phalanx.api.features import feature_of
+from phalanx.api.http2_request import Request
 from phalanx.model.caller import Caller
 from phalanx.model.refusal import Refusal, RefusalKind
 from phalanx.server.bugs import digest
@@ -50,12 +49,6 @@ STATUS = {
 
 LONGEST_KEY = 200       # of idempotency, in characters; clients send 36
 
-TASK_OF_CONNECTION: ContextVar[tuple[str, int, int] | None] = ContextVar("task_of_connection", default=None)
-"""(task id, assignment, rank) for a connection that came through a shim (listener.py sets it)."""
-
-AUTHORITY: ContextVar[str] = ContextVar("authority", default="")
-"""host:port by which the client reached us: URLs in answers use it (listener.py sets it)."""
-
 # What a container may ask of the API through its shim (design, Networks): its own life, and what client code inside it does.
 # Everything else a client may ask is refused only where a method says so by the caller; identity and fleet doors are not its.
 NOT_FOR_TASKS = frozenset({"TokenFlowCreate", "TokenFlowWait", "EnvironmentDelete", "EnvironmentUpdate", "AppRollback", "AppRollover"})
@@ -67,7 +60,7 @@ class Transport:
     def __init__(self, server: Server, servicers: Iterable[Any]) -> None:
         self._server = server
         self._servicers = list(servicers)
-        self._in_flight: dict[tuple[str, str, str], asyncio.Task[Any]] = {}
+        self._in_flight: dict[tuple[str, str, str], asyncio.Future[Any]] = {}
 
     def implementation(self, rpc: str) -> Callable[..., Any] | None:
         """The servicer method of an RPC, or None."""
@@ -94,7 +87,7 @@ class Transport:
         return handlers
 
     def _unary(self, rpc: str, method: Callable[..., Any]) -> Any:
-        async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
+        async def serve(stream: Request) -> None:
             with errors_for_the_user(rpc):
                 request = await stream.recv_message()
                 caller = self._caller(stream, rpc)
@@ -103,7 +96,7 @@ class Transport:
         return serve
 
     def _stream(self, rpc: str, method: Callable[..., Any]) -> Any:
-        async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
+        async def serve(stream: Request) -> None:
             with errors_for_the_user(rpc):
                 request = await stream.recv_message()
                 async for answer in method(request, self._caller(stream, rpc)):
@@ -113,7 +106,7 @@ class Transport:
         return serve
 
     def _refuse(self, rpc: str) -> Any:
-        async def serve(stream: grpclib.server.Stream[Any, Any]) -> None:
+        async def serve(stream: Request) -> None:
             await stream.recv_message()
             raise GRPCError(Status.UNIMPLEMENTED, f"{feature_of(rpc)} not supported by this Phalanx server ({rpc}).")
 
@@ -134,24 +127,25 @@ class Transport:
             await self._server.database.caught_up()     # the first try may have been given up while its commit is under way
             response_class = message_factory.GetMessageClass(SERVICE.methods_by_name[rpc].output_type)
             return response_class.FromString(kept)
-        task = asyncio.ensure_future(self._execute(rpc, method, request, caller))
-        self._in_flight[key] = task
-        task.add_done_callback(lambda _: self._in_flight.pop(key, None))
-        return await self._first_try(task)
-
-    async def _first_try(self, task: asyncio.Task[Any]) -> Any:
+        answered = self._in_flight[key] = asyncio.get_running_loop().create_future()
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.cancel()  # the client went away: ends a long poll; a commit under way is shielded in _execute
+            answer = await self._execute(rpc, method, request, caller)
+            answered.set_result(answer)
+            return answer
+        except Exception as error:
+            answered.set_exception(error)
+            answered.exception()        # there may be no second try to take it
             raise
+        finally:
+            answered.cancel()           # the client went away, where it is not done yet
+            del self._in_flight[key]
 
     async def _execute(self, rpc: str, method: Callable[..., Any], request: Any, caller: Caller) -> Any:
         self._refuse_known_bug(rpc, request, caller)
         unit = self._server.unit()
         try:
             answer = method(request, caller, unit)
-            if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
                 answer = await answer
         except Exception as error:
             if unit.has_changes:
@@ -162,7 +156,7 @@ class Transport:
             return answer
         if caller.idempotency_key:
             self._server.keep_answer(unit, caller, rpc, answer.SerializeToString())
-        await asyncio.shield(self._server.commit_soon(unit))     # ends the process if it fails: a retry would get what is not on disk
+        await self._server.commit_soon(unit)     # ends the process if it fails: a retry would get what is not on disk
         return answer
 
     def _end(self, rpc: str, request: Any, caller: Caller, unit: Unit, error: Exception) -> None:
@@ -176,27 +170,24 @@ class Transport:
             sentence = f"this very request ended the Phalanx server by a bug in {rpc} ({met}); it is not tried again. Its log has more"
             raise GRPCError(Status.INTERNAL, sentence)
 
-    def _caller(self, stream: grpclib.server.Stream[Any, Any], rpc: str) -> Caller:
-        metadata = stream.metadata or {}
-        text = {name: str(metadata.get(name, "")) for name in _HEADERS}
-        python = ".".join(text["x-modal-python-version"].split(".")[:2])
-        common = {"client_version": text["x-modal-client-version"], "python_version": python, "host": AUTHORITY.get()}
-        key = text["x-idempotency-key"]
+    def _caller(self, stream: Request, rpc: str) -> Caller:
+        said = stream.metadata.get
+        client, host = said("x-modal-client-version", ""), said(":authority", "")
+        python = ".".join(said("x-modal-python-version", "").split(".", 2)[:2])
+        key = said("x-idempotency-key", "")
         if len(key) > LONGEST_KEY:      # it is part of a row's key, and PostgreSQL's index takes no long ones
             key = hashlib.sha256(key.encode()).hexdigest()
-        task = TASK_OF_CONNECTION.get()
-        if task is not None:
+        if stream.task is not None:
             if rpc in NOT_FOR_TASKS:
                 raise Refusal(RefusalKind.DENIED, f"{rpc} is not for containers: ask with your own token, outside of the function")
-            task_id, assignment, rank = task
-            return Caller(name=task_id, task_id=task_id, assignment=assignment, rank=rank, idempotency_key=key, unix_socket=True, **common)
-        token_id, token_secret = text["x-modal-token-id"], text["x-modal-token-secret"]
+            task_id, assignment, rank = stream.task
+            return Caller(task_id, task_id, assignment, rank, client, python, key, host, unix_socket=True)
+        token_id, token_secret = said("x-modal-token-id", ""), said("x-modal-token-secret", "")
         if rpc not in _WITHOUT_TOKEN and not self._server.is_token(token_id, token_secret):
             raise Refusal(RefusalKind.UNAUTHENTICATED, token_sentence(token_id))
-        return Caller(name=token_id or "anonymous", idempotency_key=key, **common)
+        return Caller(token_id or "anonymous", client_version=client, python_version=python, idempotency_key=key, host=host)
 
 
-_HEADERS = ("x-modal-client-version", "x-modal-python-version", "x-modal-token-id", "x-modal-token-secret", "x-idempotency-key")
 _WITHOUT_TOKEN = frozenset({"TokenFlowCreate", "TokenFlowWait", "ClientHello"})
 
 

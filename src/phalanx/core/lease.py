@@ -30,6 +30,15 @@ class Limits:
     silent_ms: int = 8_000
 
 
+def longer_of(one: Limits, other: Limits) -> Limits:
+    """What to wait for where an agent may go by either: the longer times, and the shorter silence after which it says that it lost us."""
+    limited = one.outage_limit_ms and other.outage_limit_ms
+    return Limits(
+        max(one.lease_ms, other.lease_ms), max(one.outage_limit_ms, other.outage_limit_ms) if limited else 0,
+        min(one.silent_ms, other.silent_ms),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Crew:
     """On which agents the ranks of one assignment are. Ranks that no agent has (not known) count as on the other side."""
@@ -81,6 +90,14 @@ class Lease:
     def take(self, assignment: int, crew: Crew) -> None:
         """This agent has ranks of that assignment, or where its ranks are has changed."""
         self._held.setdefault(assignment, _Held(crew)).crew = crew
+
+    def go_by(self, limits: Limits, sent_ms: int) -> None:
+        """The control plane answered what we sent then, with its limits. What an earlier agent was allowed is over: it may have been by
+        longer ones."""
+        self.limits = limits
+        for held in self._held.values():
+            held.allowed_ms = NEVER
+        self.server_answered(sent_ms)
 
     def allow(self, assignment: int, until_ms: int) -> None:
         """An earlier agent of this boot might let it run until then: it knew more than this one does yet."""
@@ -206,17 +223,21 @@ class Overdue:
 class Watch:
     """What the control plane knows of its agents' leases. `start_ms`: its own return; what was before counts for nobody.
 
+    `limits`: what it tells agents that join. `granted`, by agent: what each may go by, which is what it was told before until it is known
+    to have heard of these. It is there to be kept over a restart, each entry before its agent is answered.
     `now_ms` is time in which the control plane could have heard something: it stands still while the process does not run.
     """
 
-    def __init__(self, limits: Limits, start_ms: int = 0) -> None:
+    def __init__(self, limits: Limits, start_ms: int = 0, granted: Mapping[str, Limits] | None = None) -> None:
         self.limits, self._start_ms = limits, start_ms
+        self.granted = dict(granted or {})
         self._agents: dict[str, _Agent] = {}
 
     def joined(self, agent_id: str, sent_ms: int, now_ms: int) -> None:
-        """It registered. Until now it may have told anybody that it had lost us."""
+        """It registered, and will be told the limits. Until now it may have told anybody that it had lost us."""
         agent = self._agents[agent_id] = _Agent(heard_ms=now_ms, away_ms=now_ms)
         agent.beats[sent_ms] = _Beat(now_ms, NEVER)
+        self.granted[agent_id] = longer_of(self._goes_by(agent_id), self.limits)
 
     def beat(self, agent_id: str, sent_ms: int, answered_ms: int, said_away_ms: int, now_ms: int) -> None:
         """A heartbeat, by the sender's clock: sent then, knowing that what it sent at `answered_ms` was answered, and having last told
@@ -229,6 +250,7 @@ class Watch:
         if answered is not None:
             agent.fresh_ms = max(agent.fresh_ms, answered.received_ms)
             agent.reached_ms = max(agent.reached_ms, answered.sent_after_ms)
+            self.granted[agent_id] = self.limits    # the first of our answers said them
         agent.beats = {sent: beat for sent, beat in agent.beats.items() if sent >= answered_ms}
         agent.beats[sent_ms] = _Beat(now_ms, agent.fresh_ms)
 
@@ -238,7 +260,7 @@ class Watch:
 
     def overdue(self, crew: Crew, agent_id: str, grace_ms: int, now_ms: int) -> Overdue | None:
         """Must this agent's ranks of a gang have stopped by now? `grace_ms` is what they get between interrupt and SIGKILL."""
-        limits, heard_ms = self.limits, self._heard_ms(agent_id)
+        limits, heard_ms = self._goes_by(agent_id), self._heard_ms(agent_id)
         if not limits.outage_limit_ms or now_ms - heard_ms < min(limits.lease_ms, limits.outage_limit_ms):
             return None
         carried_ms = min(heard_ms + limits.outage_limit_ms, self._carried_until(crew, now_ms) + limits.lease_ms)
@@ -246,6 +268,9 @@ class Watch:
         if now_ms < ends_ms + MARGIN_MS + grace_ms:
             return None
         return Overdue(now_ms - heard_ms, ends_ms - heard_ms)
+
+    def _goes_by(self, agent_id: str) -> Limits:
+        return self.granted.get(agent_id, self.limits)
 
     def _carried_until(self, crew: Crew, now_ms: int) -> int:
         """Until when a side of this gang may have carried on without us: the latest moment up to which enough agents may have said that
@@ -262,7 +287,7 @@ class Watch:
 
     def _may_be_away_until(self, agent_id: str, now_ms: int) -> int:
         agent = self._agents.get(agent_id)
-        if agent is None or now_ms - agent.fresh_ms >= self.limits.silent_ms:
+        if agent is None or now_ms - agent.fresh_ms >= self._goes_by(agent_id).silent_ms:
             return now_ms
         return agent.away_ms
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+
+from phalanx.model.option_names import MODALS, OURS
 
 MOST_GRACE_S = 3_600.0
 MOST_WINDOW_S = 86_400.0
@@ -59,6 +62,17 @@ def complaints(options: Mapping[str, str]) -> list[str]:
             read(options)
         except ValueError as error:
             found.append(str(error))
+    return found
+
+
+def unknown(options: Mapping[str, str]) -> list[str]:
+    """A sentence for each key that nobody knows: it changes nothing, and its author should hear of it."""
+    known = [*OURS, *MODALS]
+    found = []
+    for name in sorted(options.keys() - set(known)):
+        near = get_close_matches(name.lower(), known, n=1)
+        meant = f", did you mean '{near[0]}'?" if near else "."
+        found.append(f"there is no '{name}'{meant} It changes nothing. There is {', '.join(OURS)}; of Modal's own, {', '.join(MODALS)}")
     return found
 
 

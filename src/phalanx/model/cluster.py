@@ -111,6 +111,7 @@ class Assignment:
     max_inputs: int = 1
     timeout_ms: int = 0         # of one attempt, from its delivery to the last rank; 0: none
     startup_timeout_ms: int = 0 # from the first barrier to the end of import and @enter on every rank; 0: none
+    grace_ms: int = -1          # between interrupt and SIGKILL, as its agents were told; -1: of an older release
     input_id: str = ""          # what it was started for; empty: a warm pool's setting
     attempt: int = 1            # which attempt at that input it was started for
     last_end: str = ""          # why the attempt before it ended

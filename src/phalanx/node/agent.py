@@ -11,6 +11,7 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +34,8 @@ from .leases import Leases
 from .outbound import close_way, open_way
 from .outfit import Fleet, names_begin
 from .preparing import Preparer, Refused
+from .remains import Left, Remains
+from .runtime import LAST_PATIENCE_SECONDS
 from .saying import say, say_failure
 from .session import ServerAway, Session, TasksChannel
 from .spec import Spec, write_whole
@@ -64,6 +67,7 @@ class Agent:
         self.containers: dict[Key, Container] = {}
         self.gone: set[Key] = set()                   # stopped before they were prepared: a late Prepare changes nothing
         self.session: Session | None = None
+        self.remains = Remains(self._is_clean)
         self._jobs: set[asyncio.Task[None]] = set()
         self._preparing: dict[Key, asyncio.Task[None]] = {}
         self._bridging: asyncio.Task[None] | None = None
@@ -91,14 +95,16 @@ class Agent:
         await self.leases.peers.open(self.peer_listen, self.paths.node / "peers.port")
         serving = asyncio.create_task(self._serve())
         watching = asyncio.create_task(self.leases.watch())
+        tidying = asyncio.create_task(self.remains.watch())
+        tidying.add_done_callback(say_failure)
         watching.add_done_callback(say_failure)
         leaving = asyncio.create_task(self._leaving.wait())
         launcher_gone = asyncio.create_task(self.launcher.gone())
         await asyncio.wait({serving, leaving, launcher_gone}, return_when=asyncio.FIRST_COMPLETED)
         without_launcher = launcher_gone.done() and not self._leaving.is_set()
-        for task in (serving, watching, leaving, launcher_gone):
+        for task in (serving, watching, tidying, leaving, launcher_gone):
             task.cancel()
-        await asyncio.wait({serving, watching, leaving, launcher_gone})
+        await asyncio.wait({serving, watching, tidying, leaving, launcher_gone})
         if without_launcher or not serving.cancelled():
             await self._drop_what_is_half_made()
         if without_launcher:
@@ -148,7 +154,7 @@ class Agent:
             single_user=self.choice.single_user, containers=self.paths.node / "containers", run=self.paths.agents_run,
             tasks_socket=self.tasks_socket, image=image, boot_id=machine.boot_id(),
             simulated=simulated, loader={} if simulated else gpus.loader_environment(), extra=self.extra)
-        self.preparer = Preparer(self.fleet, self.launcher, Layers(self.paths.node / "layers"), self.nodes)
+        self.preparer = Preparer(self.fleet, self.launcher, Layers(self.paths.node / "layers"), self.nodes, self.remains)
         say(f"runtime {self.choice.runtime}: {self.choice.reason}")
 
     async def _adopt(self) -> None:
@@ -163,7 +169,7 @@ class Agent:
             container = Container(spec, self.launcher, self._send)
             await container.adopt()
             if container.remains:
-                self.preparer.unschedulable[spec.node_id] = f"{container.remains} remains of {spec.task_id}"
+                self._keep(container, f"{container.remains} remains of {spec.task_id}")
             self.containers[container.key] = container
             self.preparer.cards.adopt(spec.name, spec.cards)
         for folder in self.fleet.containers.iterdir():
@@ -188,8 +194,10 @@ class Agent:
         for name, remains in (await self.launcher.ask(task="strays", **request))["remains"].items():
             say(f"{name} was left behind: {remains or 'removed'}")
             if remains:     # whose it was is not known any more
-                for node_id in self.nodes:
-                    self.preparer.unschedulable.setdefault(node_id, f"{remains} remains of {name}")
+                self.remains.keep(name, Left(tuple(self.nodes), f"{remains} remains of {name}", partial(self._remove_stray, name)))
+
+    async def _remove_stray(self, name: str) -> str:
+        return str((await self.launcher.ask(task="stray", name=name, patience_s=LAST_PATIENCE_SECONDS))["remains"])
 
     async def _drop_what_is_half_made(self) -> None:
         """Zygotes and containers in preparation: no later agent takes them over. Before asyncio.run cancels every task at once, for then
@@ -295,11 +303,24 @@ class Agent:
             self.preparer.ranges.adopt(container.spec.name, container.spec.ipv4)
 
     def _note_unkillable(self) -> None:
-        """A node with a process that SIGKILL does not end takes no more work, until an agent has started that finds it gone."""
+        """A node with a process that SIGKILL does not end takes no more work, until it is gone."""
         for container in self.containers.values():
             if container.ended is not None and container.ended.unkillable:
                 told = f"{UNKILLABLE}: {container.spec.task_id}: {container.ended.sentence or 'SIGKILL does not end its processes'}"
-                self.preparer.unschedulable.setdefault(container.spec.node_id, told)
+                self._keep(container, told)
+
+    def _keep(self, container: Container, sentence: str) -> None:
+        self.remains.keep(container.spec.name, Left((container.spec.node_id,), sentence, partial(self._look_again, container)))
+
+    async def _look_again(self, container: Container) -> str:
+        remains = await container.look_again()
+        if not remains and container.key not in self.containers:
+            await self.preparer.forget(container.spec.name)
+        return remains
+
+    def _is_clean(self, node_id: str) -> None:
+        """Something that kept this node out of service is gone."""
+        self._send(agent_pb2.FromAgent(node_state=agent_pb2.NodeState(node_id=node_id, unschedulable=self.remains.of(node_id))))
 
     def _register(self) -> agent_pb2.Register:
         self._note_unkillable()
@@ -309,7 +330,7 @@ class Agent:
             memory_mib=node.memory_mib, simulated=node.simulated, rdma=node.rdma, fabric_id=node.fabric_id, region="local", zone="local",
             network="local", shared_only=node.shared_only, runtime=choice.runtime, runtime_reason=choice.reason,
             guarantees=choice.guarantees, python_versions=[image.minor],
-            unschedulable=self.preparer.unschedulable.get(node.node_id, "")) for node in self.nodes.values()]
+            unschedulable=self.remains.of(node.node_id)) for node in self.nodes.values()]
         adopted = [agent_pb2.Adopted(
             assignment=c.spec.assignment, rank=c.spec.rank, task_id=c.spec.task_id, node_id=c.spec.node_id, ended=c.phase == "ended")
             for c in self.containers.values() if c.phase in ("prepared", "running", "ended")]
@@ -418,12 +439,14 @@ class Agent:
         container = self.containers.get(key)
         remains = ""
         if container is not None:
+            self._note_unkillable()
             remains = await container.release()
             self.containers.pop(key, None)
-            if remains:     # its folder, addresses and cards stay taken: the next agent tries again
-                self.preparer.unschedulable.setdefault(container.spec.node_id, f"{remains} remains of {container.spec.task_id}")
+            if remains:     # its folder, addresses and cards stay taken
+                self._keep(container, f"{remains} remains of {container.spec.task_id}")
             else:
                 await self.preparer.forget(container.spec.name)
+                self.remains.drop(container.spec.name)
         self.gone.discard(key)
         self._send(agent_pb2.FromAgent(released=agent_pb2.Released(assignment=key[0], rank=key[1], remains=remains)))
 

@@ -53,7 +53,7 @@ def processes(name: str) -> set[int]:
     return pids
 
 
-def kill(name: str, seconds: float = 10.0) -> bool:
+def kill(name: str, seconds: float) -> bool:
     """SIGKILL everything in the container's cgroups until it is gone; False when something can't be killed in time."""
     deadline = time.monotonic() + seconds
     while pids := processes(name):

@@ -19,6 +19,7 @@ from phalanx.protocol import agent_pb2
 from . import machine, spool
 from .control import VERSION
 from .launching import Launcher, LaunchFailed
+from .runtime import LAST_PATIENCE_SECONDS
 from .saying import say, say_failure
 from .spec import Exit, Spec
 
@@ -113,9 +114,19 @@ class Container:
             self._tell(do="release")
             await self._released.wait()
         self.phase = "released"
-        if not self.remains:    # else the next agent tries again, and knows by the folder which node it is about
+        if not self.remains:    # else it is tried again, by the next agent too, which knows by the folder which node it is about
             await asyncio.to_thread(shutil.rmtree, self.spec.folder, ignore_errors=True)
         await asyncio.to_thread(shutil.rmtree, self.spec.api_folder, ignore_errors=True)
+        return self.remains
+
+    async def look_again(self) -> str:
+        """Try once more to remove what remained of it; answers what still does, or nothing."""
+        if self._writer is not None:
+            return self.remains or "its shim has not released it yet"
+        try:
+            self.remains = (await self.launcher.ask(task="sweep", folder=self.spec.folder, patience_s=LAST_PATIENCE_SECONDS))["remains"]
+        except LaunchFailed as failure:
+            self.remains = str(failure)
         return self.remains
 
     # ---------------------------------------------------------------- what the server hears

@@ -1,8 +1,8 @@
 """A tiny process that forks shims: it has everything they need loaded, so that one starts in 2 ms. stdlib only.
 
 It lives in the fleet's own namespaces (rootless: the one user namespace of all containers; as root: the machine's), survives the agent,
-and forks once for each request, a JSON line with a "task": shim, sweep, strays, try, bridge, unbridge, uplink; hello and quit it does
-itself. The child answers on the same connection.
+and forks once for each request, a JSON line with a "task": shim, sweep, strays, stray, try, bridge, unbridge, uplink; hello and quit
+it does itself. The child answers on the same connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 # Loaded here, once, for every shim that is forked later.
-from . import bridge, oci, process, programs, shim, strays, trial, zygote  # noqa: F401
+from . import bridge, oci, process, programs, runtime, shim, strays, trial, zygote  # noqa: F401
 
 VERSION = 1
 
@@ -81,9 +81,11 @@ def _do(connection: socket.socket, request: dict[str, Any]) -> None:
 
             shim.run(request["folder"], report)
         case "sweep":
-            _answer(connection, {"remains": shim.sweep(request["folder"])})
+            _answer(connection, {"remains": shim.sweep(request["folder"], request.get("patience_s", runtime.PATIENCE_SECONDS))})
         case "strays":
             _answer(connection, {"remains": strays.sweep(request["prefix"], request["kept"])})
+        case "stray":
+            _answer(connection, {"remains": strays.remove(request["name"], request["patience_s"])})
         case "bridge":
             _answer(connection, bridge.make(**request["bridge"]))
         case "unbridge":

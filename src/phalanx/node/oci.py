@@ -89,12 +89,13 @@ class OciRuntime(Runtime):
         return True
 
     def kill(self) -> bool:
+        deadline = time.monotonic() + self.patience_s
         if self.first:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.first, signal.SIGKILL)
             # The kernel ends the first process only after everything else in its PID namespace.
-            self._wait_gone(self.first, 10.0)
-        return cgroups.kill(self.spec.cgroup)
+            self._wait_gone(self.first, deadline)
+        return cgroups.kill(self.spec.cgroup, max(0.0, deadline - time.monotonic()))
 
     @property
     def enforces_memory(self) -> bool:
@@ -191,8 +192,7 @@ class OciRuntime(Runtime):
     def _log(self) -> str:
         return os.path.join(self.spec.folder, "runtime.log")
 
-    def _wait_gone(self, pid: int, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+    def _wait_gone(self, pid: int, deadline: float) -> None:
         while time.monotonic() < deadline:
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == pid:

@@ -20,6 +20,7 @@ from .gpus import find_gpus
 from .launching import Launcher, LaunchFailed
 from .layers import BadLayer, Layers
 from .outfit import Addresses, Fleet, outfit
+from .remains import Remains
 from .zygotes import Zygotes
 
 T = TypeVar("T")
@@ -37,13 +38,12 @@ class Refused(Exception):
 class Preparer:
     """`ranges` is None for plain processes, and while there is no container network (`network_failure` says why)."""
 
-    def __init__(self, fleet: Fleet, launcher: Launcher, layers: Layers, nodes: dict[str, LocalNode]) -> None:
-        self.fleet, self.launcher, self.layers, self.nodes = fleet, launcher, layers, nodes
+    def __init__(self, fleet: Fleet, launcher: Launcher, layers: Layers, nodes: dict[str, LocalNode], remains: Remains) -> None:
+        self.fleet, self.launcher, self.layers, self.nodes, self.remains = fleet, launcher, layers, nodes, remains
         self.ranges: Ranges | None = None
         self.network_failure = "the server has not said yet which workspace this is"
         self.zygotes = Zygotes(fleet, launcher, fleet.containers.parent / "zygotes")
         self.cards = Cards() if fleet.simulated else Cards(find_gpus().cards)
-        self.unschedulable: dict[str, str] = {}       # node → what remains there
 
     async def prepare(self, ask: agent_pb2.Prepare, fetch: Fetch, send: Send) -> Container:
         """Raises Refused. Cancelled, it undoes what it did before it ends."""
@@ -95,7 +95,7 @@ class Preparer:
     def _check_servable(self, ask: agent_pb2.Prepare) -> None:
         if ask.node_id not in self.nodes:
             raise Refused("node", f"this agent has no node {ask.node_id!r}; it has {', '.join(self.nodes)}")
-        if remains := self.unschedulable.get(ask.node_id):
+        if remains := self.remains.of(ask.node_id):
             raise Refused("node", f"node {ask.node_id} takes no work: {remains}")
         minor = self.fleet.image.minor
         if ask.python_version and ask.python_version != minor:

@@ -67,7 +67,7 @@ class ProcessRuntime(Runtime):
 
     def kill(self) -> bool:
         """Again and again until none is left: a process may fork while we look."""
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + self.patience_s
         while pids := self.members():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -13,6 +13,9 @@ from .cgroups import MemoryUse
 from .forking import Forked
 from .spec import Spec
 
+PATIENCE_SECONDS = 10.0     # for what SIGKILL was sent to: a process that writes its memory to a disk, or gives it back, needs a while
+LAST_PATIENCE_SECONDS = 0.2      # for what has had that while already
+
 
 class RuntimeFault(Exception):
     """The container can't be made or started here; the text is for the user."""
@@ -23,6 +26,7 @@ class Runtime:
         self.spec = spec
         self.watched_peak = 0
         self.watched_kill = False
+        self.patience_s = PATIENCE_SECONDS      # of `kill`
         self.forked: Forked | None = None       # by a zygote: not our child, its status comes over a socket
 
     @property
@@ -47,7 +51,7 @@ class Runtime:
         raise NotImplementedError
 
     def kill(self) -> bool:
-        """SIGKILL all that remains, wait until it is gone. False when something can't be killed."""
+        """SIGKILL all that remains, wait until it is gone. False when something has not ended `patience_s` later."""
         raise NotImplementedError
 
     def members(self) -> set[int]:

@@ -216,6 +216,8 @@ class Shim:
     def _release(self) -> None:
         if self.phase == "running":
             self.runtime.signal(signal.SIGKILL)
+        if self.ended is not None and self.ended.unkillable:
+            self.runtime.patience_s = runtime.LAST_PATIENCE_SECONDS      # it had its time; the gang's other nodes wait for us
         remains = "; ".join(filter(None, [self.runtime.release(), gpu_memory.remains(self.spec)]))
         if self.runtime.forked is not None:
             self.runtime.forked.status.close()
@@ -359,13 +361,16 @@ class Shim:
             return listener
 
 
-def sweep(folder: str) -> str:
-    """Remove what a container of a dead shim left on the machine; its spool and exit status stay. Answers what remains, or nothing."""
+def sweep(folder: str, patience_s: float) -> str:
+    """Remove what a container of a dead shim left on the machine; its spool and exit status stay. Answers what remains, or nothing.
+    `patience_s`: how long what is killed may take to end."""
     spec = Spec.load(folder)
     if spec.runtime != "process":
         namespaces.private_mounts()
         hide_second_hierarchy(spec)
-    remains = "; ".join(filter(None, [runtime.make(spec).release(), gpu_memory.remains(spec)]))
+    left = runtime.make(spec)
+    left.patience_s = patience_s
+    remains = "; ".join(filter(None, [left.release(), gpu_memory.remains(spec)]))
     for path in (spec.api_socket, spec.control_socket):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

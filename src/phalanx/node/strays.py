@@ -23,12 +23,17 @@ def sweep(prefix: str, kept: list[str]) -> dict[str, str]:
     names = {name for name in _cgroup_names(prefix) | set(_marked(prefix)) if name not in kept}
     remains = {}
     for name in sorted(names):
-        left = [] if cgroups.kill(name, _PATIENCE_SECONDS) else [f"processes {sorted(cgroups.processes(name))} that SIGKILL does not end"]
-        if not left:
-            left.append(cgroups.remove(name))
-        left.append(_kill_marked(prefix, name))
-        remains[name] = "; ".join(filter(None, left))
+        remains[name] = remove(name)
     return remains
+
+
+def remove(name: str, patience_s: float = _PATIENCE_SECONDS) -> str:
+    """Kill and remove what has exactly this name. Answers what remains, or nothing."""
+    left = [] if cgroups.kill(name, patience_s) else [f"processes {sorted(cgroups.processes(name))} that SIGKILL does not end"]
+    if not left:
+        left.append(cgroups.remove(name))
+    left.append(_kill_marked(name, patience_s))
+    return "; ".join(filter(None, left))
 
 
 def _cgroup_names(prefix: str) -> set[str]:
@@ -60,9 +65,9 @@ def _has_shim(pid: int, parents: dict[int, int]) -> bool:
     return False
 
 
-def _kill_marked(prefix: str, name: str) -> str:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while pids := _marked(prefix).get(name, set()):
+def _kill_marked(name: str, patience_s: float) -> str:
+    deadline = time.monotonic() + patience_s
+    while pids := _marked(name).get(name, set()):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromAgent(_message.Message):
-    __slots__ = ("register", "heartbeat", "prepared", "started", "reached", "logs", "exited", "released", "logs_marked")
+    __slots__ = ("register", "heartbeat", "prepared", "started", "reached", "logs", "exited", "released", "logs_marked", "node_state")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class FromAgent(_message.Message):
     EXITED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     LOGS_MARKED_FIELD_NUMBER: _ClassVar[int]
+    NODE_STATE_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     prepared: Prepared
@@ -26,7 +27,8 @@ class FromAgent(_message.Message):
     exited: Exited
     released: Released
     logs_marked: LogsMarked
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., reached: _Optional[_Union[Reached, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., logs_marked: _Optional[_Union[LogsMarked, _Mapping]] = ...) -> None: ...
+    node_state: NodeState
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., started: _Optional[_Union[Started, _Mapping]] = ..., reached: _Optional[_Union[Reached, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., exited: _Optional[_Union[Exited, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., logs_marked: _Optional[_Union[LogsMarked, _Mapping]] = ..., node_state: _Optional[_Union[NodeState, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("protocol_version", "agent_id", "boot_id", "engine", "nodes", "adopted", "secret", "peer_address", "boottime_ms")
@@ -100,6 +102,14 @@ class NodeFacts(_message.Message):
     unschedulable: str
     shared_only: bool
     def __init__(self, node_id: _Optional[str] = ..., hostname: _Optional[str] = ..., gpu_type: _Optional[str] = ..., gpu_count: _Optional[int] = ..., cpu_milli: _Optional[int] = ..., memory_mib: _Optional[int] = ..., simulated: _Optional[bool] = ..., rdma: _Optional[bool] = ..., region: _Optional[str] = ..., zone: _Optional[str] = ..., network: _Optional[str] = ..., block: _Optional[str] = ..., rack: _Optional[str] = ..., fabric_id: _Optional[str] = ..., runtime: _Optional[str] = ..., runtime_reason: _Optional[str] = ..., guarantees: _Optional[_Mapping[str, str]] = ..., python_versions: _Optional[_Iterable[str]] = ..., unschedulable: _Optional[str] = ..., shared_only: _Optional[bool] = ...) -> None: ...
+
+class NodeState(_message.Message):
+    __slots__ = ("node_id", "unschedulable")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    UNSCHEDULABLE_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    unschedulable: str
+    def __init__(self, node_id: _Optional[str] = ..., unschedulable: _Optional[str] = ...) -> None: ...
 
 class Adopted(_message.Message):
     __slots__ = ("assignment", "rank", "task_id", "node_id", "ended")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from phalanx.model.fleet import Hold
 from phalanx.model.plan import Evict, Policy, Request
 from phalanx.scheduler.index import Cell
-from phalanx.scheduler.ledger import Ledger, Target, View
+from phalanx.scheduler.ledger import Ledger, Target
 from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
 from phalanx.scheduler.spare import idle_beside, idle_of_own
@@ -42,10 +43,11 @@ class Evictor:
         self._tries = _TRIES
         self._units: dict[str, list[_Unit]] = {}         # fabric -> what could be stopped there at all, cheapest first
         self._levels: dict[str, dict[tuple[int, int], int]] = {}     # fabric -> (priority, shape) -> nodes
-        self._failed: list[tuple[View, int, int]] = []
+        self._failed: dict[int, list[tuple[int, int]]] = {}          # view -> (size, priority) that was looked at in vain
         self._lowest: dict[str, int] | None = None       # workspace -> the lowest priority of what it holds
+        self._lowest_of_all = 1 << 40
         self._own: dict[str, list[_Unit]] = {}           # workspace -> what of it could be stopped, cheapest first
-        self._idle_only = False                          # of the request that is looked at
+        self._idle_only = self._reclaims = False         # of the request that is looked at
         self._over = False                               # is it its quota that it waits for?
 
     def victims(self, request: Request, claims: list[Claim], idle_only: bool = False) -> tuple[list[Evict], Claim | None] | None:
@@ -67,10 +69,10 @@ class Evictor:
             if beside is not None:
                 self.named |= set(beside)
                 return [Evict(name, request.request_id) for name in beside], None
-        reclaims = self.quotas.may_reclaim_any(request)
+        self._reclaims = self.quotas.may_reclaim_any(request)
         view = self.ledger.view(request)
-        plain = not (reclaims or self._over or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
-        if plain and any(v is view and request.size >= size and request.priority <= priority for v, size, priority in self._failed):
+        plain = not (self._reclaims or self._over or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
+        if plain and any(request.size >= size and request.priority <= priority for size, priority in self._failed.get(id(view), ())):
             return None     # less was asked with more right to it, in vain; and what could be stopped only shrinks
         self._tries -= 1
         best: tuple[tuple[int, int, int, str], list[_Unit], Claim] | None = None
@@ -86,7 +88,7 @@ class Evictor:
                     best = (rank, units, claim)
         if best is None:
             if plain:
-                self._failed.append((view, request.size, request.priority))
+                self._failed.setdefault(id(view), []).append((request.size, request.priority))
             return None
         _, units, claim = best
         now = self.ledger.now_ms
@@ -99,10 +101,10 @@ class Evictor:
 
     def _worth_a_look(self, request: Request) -> bool:
         """A quick no: nothing idle, nothing of lower priority, nothing lent."""
-        lowest = min(self._lowest_of().values(), default=1 << 40)
+        self._lowest_of()
         if self._idle_only:
-            return lowest == IDLE
-        return max(request.priority, IDLE + 1) > lowest or self.quotas.may_reclaim_any(request)
+            return self._lowest_of_all == IDLE
+        return max(request.priority, IDLE + 1) > self._lowest_of_all or self.quotas.may_reclaim_any(request)
 
     def lower_in_own_queue(self, request: Request) -> bool:
         """Does the request's own queue hold something that works at a lower priority, or is idle?"""
@@ -116,10 +118,12 @@ class Evictor:
                 if hold.preemptible_after_ms is not None:
                     level = IDLE if hold.warm else hold.priority
                     self._lowest[hold.workspace] = min(level, self._lowest.get(hold.workspace, level))
+            self._lowest_of_all = min(self._lowest.values(), default=1 << 40)
         return self._lowest
 
     def _fabrics(self, target: Target, request: Request) -> list[str]:
-        return [name for _, name in target.fullest() if target.totals[name] >= _nodes_for(request)][:_FABRICS]
+        enough = (name for _, name in target.fullest() if target.totals[name] >= _nodes_for(request))
+        return list(islice(enough, _FABRICS))
 
     def _on_fabric(self, request: Request, target: Target, name: str, claims: list[Claim]) -> tuple[list[_Unit], Claim] | None:
         size = target.fabric_size
@@ -132,7 +136,7 @@ class Evictor:
                 fullest = max(there, key=lambda place: (there[place], place), default="")
                 there[fullest] = there.get(fullest, 0) - claim.need
         if sum(there.values()) + self._could_free(name, target, request) < need:
-            return None
+            return None     # before anything is copied: most fabrics end here
         chosen: list[tuple[_Unit, dict[Cell, int]]] = []
         after = self.quotas.copy()
 
@@ -173,7 +177,7 @@ class Evictor:
                     key = (IDLE if unit.ending else unit.priority, cell.shape)
                     levels[key] = levels.get(key, 0) + count
             self._levels[name] = levels
-        below = max(request.priority, IDLE + 1) if not self.quotas.may_reclaim_any(request) else 1 << 40
+        below = max(request.priority, IDLE + 1) if not self._reclaims else 1 << 40
         return sum(count for (level, shape), count in self._levels[name].items() if level < below and shape in target.shapes)
 
     def _all_units(self, name: str) -> list[_Unit]:
@@ -204,7 +208,9 @@ class Evictor:
         return [unit for unit in self._own[request.workspace] if unit.who not in here]
 
     def _may(self, unit: _Unit, request: Request) -> bool:
-        if any(h.holder_id in self.named for h in unit.holds) or any(unit.who in nodes for nodes in self.ledger.grown.values()):
+        if self.named and any(h.holder_id in self.named for h in unit.holds):
+            return False
+        if self.ledger.grown and any(unit.who in nodes for nodes in self.ledger.grown.values()):
             return False
         if unit.ending or unit.priority == IDLE:
             return True
@@ -212,7 +218,7 @@ class Evictor:
             return False       # a container of a plain function is not worth a running gang
         if unit.priority < request.priority and not (self._over and any(self.quotas.is_lender(request, h) for h in unit.holds)):
             return True
-        return all(self.quotas.may_reclaim(request, h) for h in unit.holds)
+        return self._reclaims and all(self.quotas.may_reclaim(request, h) for h in unit.holds)
 
 
 def _rank(unit: _Unit) -> tuple[bool, int, int, str]:

@@ -9,8 +9,10 @@ version. Reading 100,000 rows costs 100 to 200 ms; an event costs one copied fab
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import NamedTuple
 
 from phalanx.model.fleet import Hold, Node, NodeState
@@ -56,8 +58,12 @@ class Domain(NamedTuple):
     nvlink: str
 
 
-class Cell(NamedTuple):
-    """Where nodes are interchangeable: same shape, same domain."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """Where nodes are interchangeable: same shape, same domain. Made once, so that one is told from another by identity:
+
+    every node that an event or a plan moves is looked up by its cell, and hashing shape and domain each time took a twelfth of a tick.
+    """
 
     shape: int
     domain: Domain
@@ -86,7 +92,7 @@ class Fabric:
     releases: list[tuple[int, str]] = field(default_factory=list)        # (end, holder or shared node), sorted
     ends: dict[str, int] = field(default_factory=dict)                   # the same by name
     parts: dict[str, dict[Cell, int]] = field(default_factory=dict)      # what comes back when that ends
-    counted: dict[Kind, int] = field(default_factory=dict)               # free in whole blocks: worked out once until it changes
+    counted: dict[Kind, tuple[int, int]] = field(default_factory=dict)   # free and all, in whole blocks: worked out once till it changes
     reaches: dict[Kind, tuple[list[int], list[int]]] = field(default_factory=dict)   # the same for reach.py
 
     def next_release(self) -> int:
@@ -112,6 +118,7 @@ class FleetIndex:
     used: dict[str, int] = field(default_factory=dict)           # workspace -> nodes held whole
     shapes: tuple[Node, ...] = ()                                # shape number -> a node stripped of its place and state
     numbers: dict[Node, int] = field(default_factory=dict)
+    cells: dict[tuple[int, Domain], Cell] = field(default_factory=dict)      # grows only, and is shared with every later index
 
     @staticmethod
     def of(nodes: Iterable[Node], holds: Iterable[Hold] = ()) -> FleetIndex:
@@ -167,19 +174,20 @@ class _Draft:
         self.used = dict(base.used)
         self.shapes = base.shapes
         self.numbers = base.numbers
+        self.cells = base.cells
         self._owned: set[str] = set()
         self._own_facts: set[str] = set()
         self._own_lists: set[tuple[str, Cell]] = set()
 
     def done(self) -> FleetIndex:
-        return FleetIndex(self.fabrics, self.home, self.holds, self.used, self.shapes, self.numbers)
+        return FleetIndex(self.fabrics, self.home, self.holds, self.used, self.shapes, self.numbers, self.cells)
 
     # nodes
 
     def put_node(self, node: Node) -> None:
         name = fabric_of(node)
         old_name = self.home.get(node.node_id)
-        if old_name is not None and (old_name != name or self._cell(node) != self.fabrics[old_name].cells[node.node_id]):
+        if old_name is not None and (old_name != name or self._cell(node) is not self.fabrics[old_name].cells[node.node_id]):
             self.drop_node(node.node_id)     # it moved, or is another machine under an old name
             old_name = None
         fabric = self._own_node_facts(name)
@@ -241,9 +249,8 @@ class _Draft:
             self.holds[hold.holder_id] = hold      # the common case: only its end or state changed
             if old.ends_ms != hold.ends_ms:
                 end_ms = NEVER if hold.ends_ms is None else hold.ends_ms
-                for name in dict.fromkeys(map(self.home.get, hold.node_ids)):
-                    if name is not None:
-                        self._move_end(self._own(name), hold.holder_id, end_ms)
+                for name in self._fabrics_of(hold):
+                    self._move_end(self._own(name), hold.holder_id, end_ms)
             return
         if old is not None:
             self.end_hold(hold.holder_id)
@@ -251,6 +258,13 @@ class _Draft:
         if hold.whole:
             self.used[hold.workspace] = self.used.get(hold.workspace, 0) + len(hold.node_ids)
         self._place(hold, True)
+
+    def _fabrics_of(self, hold: Hold) -> list[str]:
+        """Where its nodes are: all of them where the first is, but for one that has moved or left."""
+        first = self.home.get(hold.node_ids[0]) if hold.node_ids else None
+        if first is not None and sum(self.fabrics[first].parts.get(hold.holder_id, {}).values()) == len(hold.node_ids):
+            return [first]
+        return [name for name in dict.fromkeys(map(self.home.get, hold.node_ids)) if name is not None]
 
     @staticmethod
     def _move_end(fabric: Fabric, who: str, end_ms: int) -> None:
@@ -271,41 +285,37 @@ class _Draft:
 
     def _place(self, hold: Hold, here: bool) -> None:
         """Put a hold onto its nodes, or take it off. Nodes that left the fleet before it are passed over."""
-        by_fabric: dict[str, list[str]] = {}
-        home = self.home
-        for node_id in dict.fromkeys(hold.node_ids):
-            name = home.get(node_id)
-            if name is not None:
-                by_fabric.setdefault(name, []).append(node_id)
-        for name, node_ids in by_fabric.items():
-            fabric = self._own(name)
-            if not hold.whole:
-                for node_id in node_ids:
-                    self._share_node(fabric, node_id, hold.holder_id, here)
+        node_ids = list(dict.fromkeys(hold.node_ids))
+        names = dict.fromkeys(map(self.home.get, node_ids))
+        for name in names:
+            if name is None:
                 continue
-            self._hold_nodes(fabric, node_ids, hold.holder_id, here)
-            self._release_of(fabric, hold.holder_id)
+            fabric = self._own(name)
+            mine = node_ids if len(names) == 1 else [n for n in node_ids if self.home.get(n) == name]
+            if hold.whole:
+                self._hold_nodes(fabric, mine, hold.holder_id, here)
+                self._release_of(fabric, hold.holder_id)
+                continue
+            for node_id in mine:
+                self._share_node(fabric, node_id, hold.holder_id, here)
 
     def _hold_nodes(self, fabric: Fabric, node_ids: list[str], who: str, here: bool) -> None:
         """By cell, so that the lists of a cell are looked up once for all of a gang's nodes in it."""
-        holder, shares, nodes, cells = fabric.holder, fabric.shares, fabric.nodes, fabric.cells
-        changed: dict[Cell, list[str]] = {}
-        for node_id in node_ids:
-            if here:
-                counts = node_id not in holder
-                holder[node_id] = who
-            else:
-                counts = holder.get(node_id) == who
-                if not counts:
-                    continue
+        holder, shares, nodes = fabric.holder, fabric.shares, fabric.nodes
+        if here:
+            theirs = node_ids if holder.keys().isdisjoint(node_ids) else [n for n in node_ids if n not in holder]
+            holder.update(dict.fromkeys(node_ids, who))
+        else:
+            theirs = [n for n in node_ids if holder.get(n) == who]
+            for node_id in theirs:
                 del holder[node_id]
-            if counts and node_id not in shares and nodes[node_id].state is NodeState.UP:
-                changed.setdefault(cells[node_id], []).append(node_id)
-        for cell, theirs in changed.items():
+        if fabric.away or shares:
+            theirs = [n for n in theirs if nodes[n].state is NodeState.UP and n not in shares]
+        for cell, ids in groupby(theirs, fabric.cells.__getitem__):
             if here:
-                self._remove_all_free(fabric, cell, theirs)
+                self._remove_all_free(fabric, cell, list(ids))
             else:
-                self._add_all_free(fabric, cell, theirs)
+                self._add_all_free(fabric, cell, list(ids))
 
     def _share_node(self, fabric: Fabric, node_id: str, holder: str, here: bool) -> None:
         self._uncount(fabric, node_id)
@@ -368,22 +378,20 @@ class _Draft:
     def _release_of(self, fabric: Fabric, who: str) -> None:
         """Enter when a holder (or all who share a node) ends, and which nodes come back into service then."""
         _forget(fabric, who)
-        back: dict[Cell, int] = {}
         if who in fabric.shares:
             ends = [NEVER if (end := self.holds[s].ends_ms) is None else end for s in fabric.shares[who] if s in self.holds]
             end_ms = max(ends, default=NEVER)
-            mine: Iterable[str] = (who,)
+            mine = [who]
         elif (hold := self.holds.get(who)) is not None:
             end_ms = NEVER if hold.ends_ms is None else hold.ends_ms
-            mine = (n for n in hold.node_ids if fabric.holder.get(n) == who)
+            mine = [n for n in hold.node_ids if fabric.holder.get(n) == who]
         else:
             return
-        for node_id in mine:
-            if fabric.nodes[node_id].state is NodeState.UP:
-                cell = fabric.cells[node_id]
-                back[cell] = back.get(cell, 0) + 1
-        if not back and who not in fabric.shares and not any(fabric.holder.get(n) == who for n in self.holds[who].node_ids):
+        if not mine:
             return
+        if fabric.away:
+            mine = [n for n in mine if fabric.nodes[n].state is NodeState.UP]
+        back = dict(Counter(map(fabric.cells.__getitem__, mine)))
         fabric.parts[who] = back
         insort(fabric.releases, (end_ms, who))
         fabric.ends[who] = end_ms
@@ -420,7 +428,11 @@ class _Draft:
             number = len(self.shapes)
             self.shapes = (*self.shapes, shape)
             self.numbers = {**self.numbers, shape: number}
-        return Cell(number, Domain(node.block, node.rack, node.fabric_id))
+        domain = Domain(node.block, node.rack, node.fabric_id)
+        cell = self.cells.get((number, domain))
+        if cell is None:
+            cell = self.cells[number, domain] = Cell(number, domain)
+        return cell
 
 
 def _forget(fabric: Fabric, who: str) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from phalanx.model.fleet import NodeState, Retention
 from phalanx.model.plan import Request
 from phalanx.scheduler.choose import choose, whole_blocks
 from phalanx.scheduler.fit import NO_GPU, Option, blocks_in, options_of, serves
-from phalanx.scheduler.index import NEVER, Cell, Domain, Fabric, FleetIndex
+from phalanx.scheduler.index import NEVER, Cell, Domain, Fabric, FleetIndex, Kind
 from phalanx.scheduler.predict import remaining_ms
+from phalanx.scheduler.reach import Reach, reach_of
 
 # (when, who ends, what comes back by cell, and by node id where this plan started it)
 Timeline = list[tuple[int, str, dict[Cell, int], tuple[str, ...] | None]]
@@ -49,12 +52,11 @@ class View:
 
     targets: tuple[Target, ...]
     fabric_size: int
+    largest: int = 0                       # the most free nodes on one fabric: a quick no
     refused: list[tuple[int, int, int]] = field(default_factory=list)   # (size, end, ledger version) that found no place
 
-    @property
-    def largest(self) -> int:
-        """The most free nodes on one fabric: a quick no."""
-        return max((target.ranked[-1][0] for target in self.targets if target.ranked), default=0)
+    def refresh(self) -> None:
+        self.largest = max((target.ranked[-1][0] for target in self.targets if target.ranked), default=0)
 
     def known_refusal(self, size: int, end_ms: int, version: int) -> bool:
         """Nothing that asks as much for as long can find a place either. Version -1: whatever the plan did since."""
@@ -86,9 +88,11 @@ class Ledger:
         self.grown: dict[str, dict[str, int]] = {}                      # fabric -> shared node this plan put more on -> its new end
         self.starters: dict[str, list[str]] = {}                        # fabric -> requests this plan has started there
         self.version = 0                                                # counts what was taken and claimed
-        self._left: dict[str, dict[Cell, list[str]]] = {}              # fabric -> cell -> its free ids less those taken, where asked for
+        self._left: dict[str, dict[tuple[int, Domain], list[str]]] = {}   # fabric -> cell -> its free ids less those taken, where asked for
+        self._fewer: dict[str, dict[int, int]] = {}                     # fabric -> shape -> how many of its free nodes are taken
         self._choices: dict[str, dict[tuple[frozenset[int], int, int], Choice]] = {}
         self._places: dict[str, dict[frozenset[int], dict[str, int]]] = {}
+        self._reaches: dict[Kind, list[tuple[str, Reach]]] = {}
         self._timelines: dict[str, Timeline] = {}
         self._kept_longest = -1
         self._views: dict[object, View] = {}
@@ -118,7 +122,7 @@ class Ledger:
             for domain, ids in fabric.free.get(shape, {}).items():
                 left = ids
                 if gone:
-                    cell = Cell(shape, domain)
+                    cell = (shape, domain)
                     if cell not in own:
                         own[cell] = [i for i in ids if i not in gone]     # once; `take` keeps it
                     left = own[cell]
@@ -152,6 +156,15 @@ class Ledger:
             found = known[shapes] = {}
             for domain, ids in self.free(name, shapes).items():
                 found[domain.nvlink] = found.get(domain.nvlink, 0) + len(ids)
+        return found
+
+    def reaches(self, target: Target) -> list[tuple[str, Reach]]:
+        """How soon each fabric could have so many nodes, at best: from the index, whatever the plan did since."""
+        kind = (target.shapes, target.fabric_size)
+        found = self._reaches.get(kind)
+        if found is None:
+            fabrics = self.index.fabrics
+            found = self._reaches[kind] = [(name, reach_of(fabrics[name], kind)) for name in target.totals]
         return found
 
     def timeline(self, name: str) -> Timeline:
@@ -190,34 +203,31 @@ class Ledger:
         self._places.pop(name, None)
         self._timelines.pop(name, None)
         gone = self.taken.setdefault(name, set())
-        own = self._left.get(name, {})
-        back: dict[Cell, int] = {}
-        fresh: dict[int, int] = {}
         ids = tuple(node_ids)
-        for node_id in ids:
-            if node_id not in gone:
-                gone.add(node_id)
-                shape = fabric.cells[node_id].shape
-                fresh[shape] = fresh.get(shape, 0) + 1
-                left = own.get(fabric.cells[node_id])
-                at = bisect_left(left, node_id) if left else 0
-                if left and at < len(left) and left[at] == node_id:
-                    del left[at]
-            if node_id in self.kept_until and end_ms is not None:
-                self.given.add(node_id)
-            cell = fabric.cells[node_id]
-            back[cell] = back.get(cell, 0) + 1
+        new = ids if gone.isdisjoint(ids) else tuple(n for n in ids if n not in gone)
+        gone.update(new)
+        counts = self.cells_of(name, new)
+        fresh: dict[int, int] = {}
+        for cell, count in counts.items():
+            fresh[cell.shape] = fresh.get(cell.shape, 0) + count
+        left = self._left.get(name)
+        if left:
+            for cell, theirs in groupby(new, fabric.cells.__getitem__):
+                if ids_left := left.get((cell.shape, cell.domain)):
+                    _strike(ids_left, theirs)
         if end_ms is not None:
+            if self.kept_until:
+                self.given.update(n for n in ids if n in self.kept_until)
+            back = counts if new is ids else self.cells_of(name, ids)
             self.added.setdefault(name, []).append((end_ms, back, ids))
+        fewer = self._fewer.setdefault(name, {})
+        for shape, count in fresh.items():
+            fewer[shape] = fewer.get(shape, 0) + count
         self._recount(name, fresh)
 
     def cells_of(self, name: str, node_ids: Iterable[str]) -> dict[Cell, int]:
         """How many of these nodes are in which cell."""
-        cells = self.index.fabrics[name].cells
-        found: dict[Cell, int] = {}
-        for node_id in node_ids:
-            found[cells[node_id]] = found.get(cells[node_id], 0) + 1
-        return found
+        return dict(Counter(map(self.index.fabrics[name].cells.__getitem__, node_ids)))
 
     def kept_for(self, request: Request, end_ms: int) -> list[str]:
         """Kept nodes that it may use: its own, and those of others that can't start now, when it ends before they are anybody's again, and
@@ -248,12 +258,15 @@ class Ledger:
         return not busy and fabric.nodes[node_id].state is NodeState.UP
 
     def _keep(self, retention: Retention) -> None:
-        for node_id in sorted(retention.node_ids):
+        by_fabric: dict[str, list[str]] = {}
+        for node_id in sorted(set(retention.node_ids)):
             if self.is_free(node_id):
                 self.kept.setdefault(retention.request_id, []).append(node_id)
                 self.kept_until[node_id] = retention.until_ms
                 self._kept_longest = max(self._kept_longest, retention.until_ms)
-                self.take(self.index.home[node_id], (node_id,), None)
+                by_fabric.setdefault(self.index.home[node_id], []).append(node_id)
+        for name, node_ids in by_fabric.items():
+            self.take(name, node_ids, None)
 
     def _look(self, request: Request) -> View:
         types = {shape.gpu_type for shape in self.index.shapes}
@@ -265,25 +278,22 @@ class Ledger:
                 targets.append(self._target(option, plain, request.fabric_size))   # leave the GPUs to those who ask for them
             if shapes:
                 targets.append(self._target(option, shapes, request.fabric_size))
-        return View(tuple(targets), request.fabric_size)
+        view = View(tuple(targets), request.fabric_size)
+        view.refresh()
+        return view
 
     def _target(self, option: Option, shapes: frozenset[int], fabric_size: int) -> Target:
+        kind = (shapes, fabric_size)
         counts, totals = {}, {}
         for name, fabric in self.index.fabrics.items():
-            total = self._total(fabric, shapes, fabric_size)
-            if total:
-                totals[name] = total
-                counts[name] = self.count(name, shapes, fabric_size)
+            known = fabric.counted.get(kind)
+            if known is None:
+                known = fabric.counted[kind] = _count(fabric, kind)
+            if known[1]:
+                counts[name], totals[name] = known
+                if name in self.taken:
+                    counts[name] = self.count(name, shapes, fabric_size)
         return Target(option, shapes, fabric_size, counts, totals, sorted((count, name) for name, count in counts.items()))
-
-    def _total(self, fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
-        if fabric_size <= 1:
-            return sum(fabric.sizes.get(shape, 0) for shape in shapes)
-        known = fabric.memo.get((shapes, fabric_size))
-        if known is None:
-            known = whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
-            fabric.memo[shapes, fabric_size] = known
-        return known
 
     def count(self, name: str, shapes: frozenset[int], fabric_size: int) -> int:
         """Free nodes of the shapes on a fabric, in whole blocks."""
@@ -291,25 +301,46 @@ class Ledger:
         gone = self.taken.get(name)
         if gone and fabric_size > 1:
             return blocks_in(self._by_domain(name, shapes), fabric_size)
-        count = fabric.counted.get((shapes, fabric_size))
-        if count is None:
-            if fabric_size > 1:
-                count = whole_blocks(((d, len(ids)) for shape in shapes for d, ids in fabric.free.get(shape, {}).items()), fabric_size)
-            else:
-                count = sum(fabric.free_count.get(shape, 0) for shape in shapes)
-            fabric.counted[shapes, fabric_size] = count
-        if gone and count:
-            count -= sum(1 for node_id in gone if fabric.cells[node_id].shape in shapes and self._was_free(fabric, node_id))
+        count = _free_blocks(fabric, shapes, fabric_size)
+        if gone:
+            count -= sum(fewer for shape, fewer in self._fewer[name].items() if shape in shapes)
         return count
-
-    @staticmethod
-    def _was_free(fabric: Fabric, node_id: str) -> bool:
-        return node_id not in fabric.holder and node_id not in fabric.shares and fabric.nodes[node_id].state is NodeState.UP
 
     def _recount(self, name: str, fresh: dict[int, int]) -> None:
         for view in self._views.values():
+            stale = False
             for target in view.targets:
                 fewer = sum(count for shape, count in fresh.items() if shape in target.shapes)
                 if fewer and name in target.counts:
                     plain = target.fabric_size <= 1
                     target.lower(name, target.counts[name] - fewer if plain else self.count(name, target.shapes, target.fabric_size))
+                    stale = True
+            if stale:
+                view.refresh()
+
+
+def _count(fabric: Fabric, kind: Kind) -> tuple[int, int]:
+    """Free nodes of a kind, and all of them."""
+    shapes, fabric_size = kind
+    if fabric_size <= 1:
+        total = sum(fabric.sizes.get(shape, 0) for shape in shapes)
+    else:
+        known = fabric.memo.get(kind)
+        if known is None:
+            known = fabric.memo[kind] = whole_blocks(((c.domain, n) for c, n in fabric.total.items() if c.shape in shapes), fabric_size)
+        total = known
+    return _free_blocks(fabric, shapes, fabric_size) if total else 0, total
+
+
+def _free_blocks(fabric: Fabric, shapes: frozenset[int], fabric_size: int) -> int:
+    if fabric_size <= 1:
+        return sum(fabric.free_count.get(shape, 0) for shape in shapes)
+    return whole_blocks(((d, len(ids)) for shape in shapes for d, ids in fabric.free.get(shape, {}).items()), fabric_size)
+
+
+def _strike(ids: list[str], gone: Iterable[str]) -> None:
+    """Take these out of sorted ids, where they are among them."""
+    for node_id in gone:
+        at = bisect_left(ids, node_id)
+        if at < len(ids) and ids[at] == node_id:
+            del ids[at]

@@ -57,7 +57,7 @@ _Special = dict[str, tuple[set[str], list[str]]]
 
 def _special(ledger: Ledger, request: Request, end_ms: int) -> _Special:
     found: _Special = {}
-    for node_id in sorted(request.excluded_nodes):
+    for node_id in sorted(request.excluded_nodes) if request.excluded_nodes else ():
         if node_id in ledger.index.home:
             found.setdefault(ledger.index.home[node_id], (set(), []))[0].add(node_id)
     for node_id in ledger.kept_for(request, end_ms):

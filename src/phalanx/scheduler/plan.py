@@ -68,10 +68,10 @@ class _Run:
         self.turns = Turns(self.ledger, self.quotas, snapshot)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
         self.retained = {r.request_id for r in snapshot.retentions if r.until_ms > self.now}
-        self.ledger.lending |= dict.fromkeys(self.retained - {r.request_id for r in snapshot.pending}, NEVER)
-        for request in snapshot.pending:
-            if request.request_id in self.retained:
-                self.quotas.take(request)           # its nodes are kept, so is its quota
+        waiting = [r for r in snapshot.pending if r.request_id in self.retained]
+        self.ledger.lending |= dict.fromkeys(self.retained - {r.request_id for r in waiting}, NEVER)
+        for request in waiting:
+            self.quotas.take(request)               # its nodes are kept, so is its quota
         self.claims: list[Claim] = []
         self.promised = {r.request_id for r in snapshot.reservations}
         self.dated = 0                              # claims made because nothing was free, the promise first
@@ -83,6 +83,7 @@ class _Run:
         self.reasons: dict[str, Reason] = {}
         self.blocked: list[Request] = []            # in order; their reasons are told at the end
         self.refused: list[Request] = []            # in order, by their quotas; narrowed as those
+        self._stopping = {r.request_id for r in snapshot.retentions if r.victims}
         self._never: dict[tuple[int, int], Reason | None] = {}
 
     def consider(self, request: Request) -> None:
@@ -145,7 +146,7 @@ class _Run:
             provision=tuple(self.provisioner.ordered),
             release=to_release(self.ledger, self.snapshot.rented, self.claims, self.policy),
             give_way=self._give_way(order),
-            expired=tuple(r.request_id for r in order if r.request_id in self.reasons and _expired(r, self.now)),
+            expired=tuple(r.request_id for r in order if _expired(r, self.now) and r.request_id in self.reasons),
             order=tuple(r.request_id for r in order),
         )
 
@@ -231,6 +232,8 @@ class _Run:
 
     def _still_stopping(self, request: Request) -> Reason | None:
         """An earlier plan had others stopped for it, and they are not gone yet."""
+        if request.request_id not in self._stopping:
+            return None
         holds = self.ledger.index.holds
         there = [v for r in self.snapshot.retentions if r.request_id == request.request_id for v in r.victims if v in holds]
         return self._told(ReasonCode.PREEMPTING, request, victims=" and ".join(there)) if there else None

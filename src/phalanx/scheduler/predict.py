@@ -4,33 +4,61 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 KEPT_RUNS = 30
 KEPT_WAITS = 200
+KEPT_COMPARED = 300     # runs by which functions and families are compared; older ones fade
+_PRIOR = 10
+_FEWEST_KIN = 3
 
 
 @dataclass
 class Durations:
-    """Per function the last runs; the prediction is their geometric mean, since lengths spread over orders of magnitude.
+    """The logarithms of the last runs, per function and per `family` (its like: the same kind of work, the same size).
 
-    An unknown function borrows from its like (`family`: the same kind of work, the same size).
+    A prediction is a geometric mean, since lengths spread over orders of magnitude: the function's own, drawn towards its family's by as
+    much as the runs seen so far tell: where runs of a function resemble each other one is enough, where they don't none of them is.
     """
 
-    runs: dict[str, deque[int]] = field(default_factory=dict)
+    logs: dict[str, deque[float]] = field(default_factory=dict)
+    within: float = 1.0      # how far a run is from its function's mean, squared; as if _PRIOR runs had shown it to be half of ...
+    total: float = 2.0       # ... how far it is from its family's
+    compared: int = _PRIOR
 
     def seen(self, function_id: str, duration_ms: int, family: str = "") -> None:
         """A run ended by itself after `duration_ms`."""
+        log = math.log(max(1, duration_ms))
+        own, kin = self.logs.get(function_id), self.logs.get(family)
+        if own and kin and len(kin) >= _FEWEST_KIN:
+            self.compared = min(self.compared + 1, KEPT_COMPARED)
+            self.within += (_off(log, own) - self.within) / self.compared
+            self.total += (_off(log, kin) - self.total) / self.compared
         for name in {function_id, family} - {""}:
-            self.runs.setdefault(name, deque(maxlen=KEPT_RUNS)).append(duration_ms)
+            self.logs.setdefault(name, deque(maxlen=KEPT_RUNS)).append(log)
 
     def predict(self, function_id: str, timeout_ms: int, family: str = "") -> int | None:
         """The expected length, at most the time-out. None: nothing is known, not even of its like."""
-        for name, least in ((function_id, 3), (family, 3), (function_id, 1)):
-            known = self.runs.get(name) if name else None
-            if known is not None and len(known) >= least:
-                return min(round(math.exp(sum(math.log(max(1, run)) for run in known) / len(known))), timeout_ms)
-        return None
+        own, kin = self.logs.get(function_id, ()), self.logs.get(family, ())
+        if family and len(kin) >= _FEWEST_KIN:
+            between = max(self.total - self.within, self.total / 100)
+            weight = len(own) / (len(own) + self.within / between)
+            log = _mean(kin) if not own else weight * _mean(own) + (1 - weight) * _mean(kin)
+        elif own:
+            log = _mean(own)
+        else:
+            return None
+        return min(round(math.exp(log)), timeout_ms)
+
+
+def _mean(logs: Collection[float]) -> float:
+    return sum(logs) / len(logs)
+
+
+def _off(log: float, earlier: Collection[float]) -> float:
+    """The squared distance to the mean of earlier runs, less what comes of these being few."""
+    return (log - _mean(earlier)) ** 2 * len(earlier) / (len(earlier) + 1)
 
 
 @dataclass

@@ -60,19 +60,19 @@ def earliest(
     for claim in claims:
         claimed.setdefault(claim.fabric, []).append(claim)
     best: tuple[int, int, str, int, Claim] | None = None
-    fabrics, targets = ledger.index.fabrics, ledger.view(request).targets
+    targets = ledger.view(request).targets
     left: list[tuple[int, int, str]] = []
     for rank, target in enumerate(targets):
-        kind = (target.shapes, target.fabric_size)
-        for name, total in target.totals.items():
-            if total >= request.size and name not in avoid:
-                gone = sum(c.need for c in claimed[name]) if name in claimed else 0
-                left.append((soonest(fabrics[name], kind, request.size + gone), rank, name))
+        for name, reach in ledger.reaches(target):
+            gone = sum(c.need for c in claimed[name]) if name in claimed else 0
+            bound_ms = soonest(reach, request.size + gone)
+            if bound_ms < NEVER and name not in avoid:
+                left.append((bound_ms, rank, name))
     heapify(left)
     while left:
         bound_ms, rank, name = heappop(left)
         limit = best[0] if best else NEVER
-        if bound_ms > limit or bound_ms >= NEVER:
+        if bound_ms > limit:
             break
         found = _on_fabric(ledger, request, targets[rank], name, claimed.get(name, []), limit, stay)
         if found is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from phalanx.model.plan import Request
 from phalanx.model.reasons import Number, Reason, ReasonCode, Wish, WishKind
 from phalanx.scheduler.fit import can_ever_fit, describe_each
@@ -89,27 +91,27 @@ class Reasons:
         excluded = sum(1 for n in request.excluded_nodes if self.ledger.is_free(n))
         kept = len(self._kept_from(request))
         held = total - free_in_all - sum(away.values()) - shared - kept
-        holders, wish = self._holders(target, sorted(fabrics, key=lambda f: (f.name != name, f.name)), request.size - free)
+        holders, wish = self._holders(target, name, fabrics, request.size - free)
         for label, count in (("held", held), ("shared", shared), ("retained", kept), ("excluded", excluded), *sorted(away.items())):
             if count > 0:
                 numbers.append((label, count))
         if holders:
             numbers.append(("held_by", holders))
-        causes = sorted({why for f in fabrics for n, why in f.causes.items() if f.cells[n].shape in target.shapes})
+        causes = sorted({why for f in fabrics if f.causes for n, why in f.causes.items() if f.cells[n].shape in target.shapes})
         numbers += [(f"{state}_why", ", ".join(causes)) for state in sorted(away) if causes]
         return Reason(ReasonCode.NO_CAPACITY, tuple(numbers), None, wish or more)
 
-    def _holders(self, target: Target, fabrics: list[Fabric], missing: int) -> tuple[str, Wish | None]:
-        """Who holds nodes, first where most are free, the first to end first; and the one there whose end would be enough."""
+    def _holders(self, target: Target, first: str, fabrics: list[Fabric], missing: int) -> tuple[str, Wish | None]:
+        """Who holds nodes, on the first fabric before the others, the first to end first; and the one there whose end would be enough."""
         names: list[str] = []
         wish = None
-        for fabric in fabrics:
+        for fabric in chain((f for f in fabrics if f.name == first), (f for f in fabrics if f.name != first)):
             for _, who in fabric.releases:
                 back = sum(n for cell, n in fabric.parts[who].items() if cell.shape in target.shapes)
                 if not back or who in fabric.shares:
                     continue
                 names.append(who)
-                if fabric is fabrics[0] and back >= missing and wish is None:
+                if fabric.name == first and back >= missing and wish is None:
                     wish = Wish(WishKind.HOLD_ENDED, back, who)
             names += self.ledger.starters.get(fabric.name, ())
             if len(names) > _NAMES:
@@ -194,7 +196,8 @@ class Reasons:
     def _away_of(self, target: Target) -> dict[str, dict[str, int]]:
         """Nodes out of service, by fabric and state; only fabrics that have some."""
         if id(target) not in self._aways:
-            found = {name: _away(self.ledger.index.fabrics[name], target) for name in sorted(target.counts)}
+            fabrics = self.ledger.index.fabrics
+            found = {name: _away(fabrics[name], target) for name in sorted(target.counts) if fabrics[name].away}
             self._aways[id(target)] = {name: states for name, states in found.items() if states}
         return self._aways[id(target)]
 
@@ -202,7 +205,7 @@ class Reasons:
         """Nodes of the shapes, and those of them that are shared."""
         if id(target) not in self._totals:
             total = sum(f.sizes.get(shape, 0) for f in fabrics for shape in target.shapes)
-            shared = sum(1 for f in fabrics for n in f.shares if f.cells[n].shape in target.shapes and n not in f.causes)
+            shared = sum(1 for f in fabrics if f.shares for n in f.shares if f.cells[n].shape in target.shapes and n not in f.causes)
             self._totals[id(target)] = (total, shared)
         return self._totals[id(target)]
 

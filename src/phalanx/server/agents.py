@@ -163,7 +163,7 @@ class Agents(AgentsBase):
             workspace_prefix=self._server.config.workspace_prefix,
         )  # fmt: skip
         if not refusal:
-            leases.joined(first.register.agent_id, first.register.boottime_ms)     # before it can know that it was heard
+            await leases.joined(first.register.agent_id, first.register.boottime_ms)     # before it can know that it was heard
         await stream.send_message(pb.ToAgent(welcome=welcome))
         if refusal:
             LOG.warning("agent %s refused: %s", first.register.agent_id, refusal)
@@ -225,6 +225,8 @@ class Agents(AgentsBase):
                 list(facts.python_versions), register.boot_id, facts.unschedulable, last_seen_ms=self._server.now_ms(),
             )  # fmt: skip
             self._server.nodes.carry_over(old, record)
+            if old is not None and not facts.unschedulable:
+                self._server.nodes.nothing_remains(unit, facts.node_id)
             unit.put(record)
             self._sessions[facts.node_id] = session
             self._server.planning.fleet.node_changed(facts.node_id)
@@ -296,6 +298,11 @@ class Agents(AgentsBase):
         if kind == "logs_marked":
             marked = message.logs_marked
             self._server.log_marks.came(marked.assignment, marked.rank, marked.number)
+            return
+        if kind == "node_state":
+            state = message.node_state
+            if state.node_id in session.node_ids:
+                self._server.act(lambda unit: self._server.nodes.restated(unit, state.node_id, state.unschedulable))
             return
         report = getattr(message, kind) if kind else None
         event = self._event(session, report) if report is not None else None

@@ -1,4 +1,5 @@
-"""Blobs that no row names any more, and have not been asked for in the retention time, are removed; so are old mounts."""
+"""Blobs that no row names any more, and have not been asked for in the retention time, are removed; so are old mounts,
+and parts of uploads that were never completed."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ class BlobPurging:
         """Returns how many were removed."""
         before_s = (self._server.now_ms() - keep_ms) / 1000
         await self._server.act(lambda unit: self._old_mounts(unit, int(before_s * 1000)))
+        await asyncio.to_thread(self._server.blobs.drop_parts, self._server.now_ms() / 1000)
         candidates = await asyncio.to_thread(self._server.blobs.older_than, before_s)
         if not candidates:
             return 0

@@ -185,6 +185,7 @@ class Deployments:
         for function in self._server.apps.functions(app.app_id):
             function.published = function.function_id in live_ids or function.bound_to in live_ids
             unit.put(function)
+            self._server.gangs.has_new_code(unit, function.function_id)
             self._server.gangs.function_changed(unit, function.function_id)
         unit.after(lambda: self._server.topics.wake(("app", app.app_id)))
         return Published(version.deployed_ms, self._warnings(version))

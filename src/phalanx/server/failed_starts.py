@@ -6,10 +6,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from phalanx.core.gang import Gang
-from phalanx.model.cluster import Cause
-from phalanx.model.work import Input, InputState
+from phalanx.model.cluster import Cause, Failure
+from phalanx.model.failed_starts import CrashedStarts
+from phalanx.model.fleet import NodeState
+from phalanx.model.work import Function, Input, InputState
 from phalanx.scheduler.backoff import retry_at_ms
+from phalanx.scheduler.fit import options_of, serves
 from phalanx.server.pool import Pool
+from phalanx.server.snapshot import request_of
 from phalanx.server.unit import Unit
 
 if TYPE_CHECKING:
@@ -18,14 +22,20 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("phalanx.gangs")
 
 REFUSED_NODE_MS = 30_000    # a node that refused a start is left out for that function's next ones
-CRASHES = 3                 # in a row in import or @enter: then the function's starts rest, longer each time
+CRASHES = 3                 # in a row in import or @enter, in as many places: then the function's starts rest, longer each time
+CRASHES_ANYWHERE = 6        # the same where the planner chose the same nodes again, though there are others
 
 
 class FailedStarts:
-    """Looks at every gang that ended. Counts are kept in memory: after a restart each function gets a fresh chance."""
+    """Looks at every gang that ended. What failed in import or @enter is kept in the store; refused starts are counted in memory only:
+    after a restart of the server the fleet gets a fresh chance."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
+
+    def load(self) -> None:
+        for crashed in self._server.world[CrashedStarts].values():
+            self._rest(crashed)
 
     def ended(self, unit: Unit, gang: Gang) -> None:
         """Every rank of a gang is confirmed gone, and its verdict fell."""
@@ -34,15 +44,21 @@ class FailedStarts:
             return
         pool = self._server.gangs.pool(gang.assignment.function_id)
         if gang.died_early:
-            self._crashed(pool, gang, verdict.sentence)
+            self._crashed(unit, gang, verdict)
         if verdict.cause in (Cause.REFUSED, Cause.NODE) and not verdict.user_fault:
             self._refused(pool, gang, verdict.sentence)
             self._charge(unit, gang, verdict.sentence)
 
-    def came_through(self, gang: Gang) -> None:
+    def came_through(self, unit: Unit, gang: Gang) -> None:
         """Import and @enter went well on every rank."""
-        pool = self._server.gangs.pool(gang.assignment.function_id)
-        pool.crashes.clear()
+        self.forgive(unit, gang.assignment.function_id)
+
+    def forgive(self, unit: Unit, function_id: str) -> None:
+        """A start came through, or the function's code is another: what failed before says nothing any more."""
+        crashed = self._server.world[CrashedStarts].get(function_id)
+        if crashed is not None:
+            unit.delete(crashed)
+        pool = self._server.gangs.pool(function_id)
         pool.resting_until_ms, pool.resting_for = 0, ""
         pool.stir()
 
@@ -54,17 +70,39 @@ class FailedStarts:
         for member in gang.members:
             self._server.planning.refusals.accepted(member.node_id)
 
-    def _crashed(self, pool: Pool, gang: Gang, sentence: str) -> None:
+    def _crashed(self, unit: Unit, gang: Gang, verdict: Failure) -> None:
         """User code failed before it took an input. Nobody waits for a warm pool's containers: those rest from the first time on."""
-        verdict = gang.assignment.verdict
-        pool.crashes.append(gang.members[max(verdict.rank if verdict else 0, 0)].node_id)
-        rests = len(pool.crashes) - (CRASHES - 1 if gang.assignment.input_id else 0)
-        if rests <= 0 and not self._server.gangs.works_elsewhere(gang):
+        function: Function | None = self._server.world[Function].get(gang.assignment.function_id)
+        if function is None:
             return
-        nodes = ", ".join(dict.fromkeys(pool.crashes))
-        pool.resting_for = f"its last {len(pool.crashes)} starts failed before they took an input, on {nodes}: {sentence.splitlines()[0]}"
-        pool.resting_until_ms = retry_at_ms(self._server.now_ms(), max(rests, 1))
-        self._server.planning.soon_after(pool.resting_until_ms)
+        name, node_id = function.function_id, gang.members[max(verdict.rank, 0)].node_id
+        crashed = self._server.world[CrashedStarts].get(name) or CrashedStarts(name, function.app_id)
+        crashed.count += 1
+        if node_id not in crashed.node_ids:
+            crashed.node_ids.append(node_id)
+        places = self._places(function)
+        waits_for_it = gang.assignment.input_id and not self._server.gangs.works_elsewhere(gang)
+        if not waits_for_it or _are_enough(crashed, places):
+            crashed.rests += 1
+            crashed.until_ms = retry_at_ms(self._server.now_ms(), crashed.rests)
+            crashed.why = _why(crashed, places, verdict.sentence)
+            self._rest(crashed)
+        unit.put(crashed)
+
+    def _rest(self, crashed: CrashedStarts) -> None:
+        pool = self._server.gangs.pool(crashed.function_id)
+        pool.resting_until_ms, pool.resting_for = crashed.until_ms, crashed.why
+        pool.stir()
+        if crashed.until_ms > self._server.now_ms():
+            self._server.planning.soon_after(crashed.until_ms)
+
+    def _places(self, function: Function) -> int:
+        """In how many disjoint places of the fleet that is there now it could be started."""
+        nodes = [node for node in self._server.planning.fleet.facts() if self._server.agents.is_connected(node.node_id)]
+        request = request_of(function, "", 0)
+        options = options_of(request.ask, {node.gpu_type for node in nodes})
+        able = [node for node in nodes if node.state == NodeState.UP and any(serves(node, request, option) for option in options)]
+        return len(able) // max(function.size, 1)
 
     def _refused(self, pool: Pool, gang: Gang, sentence: str) -> None:
         now = self._server.now_ms()
@@ -82,3 +120,16 @@ class FailedStarts:
         item: Input | None = self._server.world[Input].get(gang.assignment.input_id)
         if not gang.took_inputs and item is not None and item.state == InputState.PENDING:
             self._server.calls.start_failed(unit, item, sentence, gang.blamed_nodes)
+
+
+def _are_enough(crashed: CrashedStarts, places: int) -> bool:
+    if crashed.count < CRASHES:
+        return False
+    return places < CRASHES or len(crashed.node_ids) >= CRASHES or crashed.count >= CRASHES_ANYWHERE
+
+
+def _why(crashed: CrashedStarts, places: int, sentence: str) -> str:
+    starts = f"its last {crashed.count} starts" if crashed.count > 1 else "its last start"
+    few = f" (the fleet has {places} place{'' if places == 1 else 's'} for it now)" if places < CRASHES else ""
+    first_line = (sentence.splitlines() or ["no reason given"])[0]
+    return f"{starts} failed before they took an input, on {', '.join(crashed.node_ids[:5])}{few}: {first_line}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from modal_proto import api_pb2
 
+from phalanx.core import options
 from phalanx.core.gpu import read_gpus
 from phalanx.core.validate import Rules, complaints, scaling_complaints
 from phalanx.model.app import App, Class, Image, Mount
@@ -82,9 +83,11 @@ class Functions:
         followers = self._bound_again(function)     # may refuse: before anything is changed
         for changed in (function, *followers):
             unit.put(changed)
+            self._server.gangs.has_new_code(unit, changed.function_id)
         if function.published:
             self._server.gangs.function_changed(unit, function_id)
-        return Created(function, _warnings(asked.definition))
+        unknown = [f"experimental_options on '{function.name}': {sentence}." for sentence in options.unknown(function.options)]
+        return Created(function, _warnings(asked.definition) + unknown)
 
     def bind(self, unit: Unit, function_id: str, params: bytes, options: bytes) -> Function:
         """The function of one parameter set: the same parameters and options give the same one, with one pool of clusters."""

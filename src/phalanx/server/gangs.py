@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.core import events as ev
@@ -60,7 +61,7 @@ class Gangs:
         for assignment in world[Assignment].values():
             if assignment.phase != Phase.ENDED:
                 number = assignment.assignment
-                gang = Gang(assignment, members[number], attempts.get(number, []), self._policy_of(assignment.function_id))
+                gang = Gang(assignment, members[number], attempts.get(number, []), self._policy_of(assignment))
                 self._track(gang)
                 self._timers.arm_again(gang)
         for item in world[Input].values():
@@ -69,6 +70,8 @@ class Gangs:
                 delay_ms = item.not_before_ms - self._server.now_ms()
                 if delay_ms > 0:
                     self._server.calls.retrying.look_later(item.function_id, delay_ms + 1)
+
+        self._failed_starts.load()
 
     def forget(self) -> None:
         """Rows of members and functions are gone."""
@@ -127,10 +130,12 @@ class Gangs:
         server = self._server
         number = server.next_number(unit, "assignment")
         now = server.now_ms()
+        policy = policy_of(server.config, function)
         assignment = Assignment(
             number, server.new_id("cu"), function.app_id, function.function_id, function.size, function.clustered,
             gpu_type=start.gpu_type, gpu_choice=gpu_choice, max_inputs=function.max_inputs, created_ms=now,
             timeout_ms=function.timeout_s * 1000, startup_timeout_ms=(function.startup_timeout_s or function.timeout_s) * 1000,
+            grace_ms=policy.grace_ms,
             input_id=item.input_id if item else "", attempt=item.attempt + 1 if item else 1, last_end=item.last_end if item else "",
         )  # fmt: skip
         members = [
@@ -140,7 +145,7 @@ class Gangs:
             )
             for rank, node_id in enumerate(start.node_ids)
         ]  # fmt: skip
-        gang = Gang(assignment, members, [], self._policy_of(function.function_id))
+        gang = Gang(assignment, members, [], policy)
         for record in (assignment, *members):
             unit.put(record)
         self._track(gang)
@@ -184,7 +189,7 @@ class Gangs:
         return gang.offer(rank)
 
     def _next(self, gang: Gang, pool: Pool) -> Input | None:
-        """In the order of the queue. But what has run before has the cluster that was started for it: that one left out the nodes that
+        """In the order of the queue. But what has run before has the cluster that was started for it: that one left out the nodes which
         failed it, and has the number of its attempt in the environment."""
         inputs, now = self._server.world[Input], self._server.now_ms()
         meant = inputs.get(gang.assignment.input_id)
@@ -207,6 +212,10 @@ class Gangs:
         """A function was published, or its autoscaler settings changed: plan again."""
         self.pool(function_id).stir()
         unit.after(self._server.planning.soon)
+
+    def has_new_code(self, unit: Unit, function_id: str) -> None:
+        """It was created again, deployed or rolled back: earlier failures of its starts say nothing any more."""
+        self._failed_starts.forgive(unit, function_id)
 
     def fleet_refuses(self, function: Function) -> str:
         """Why the fleet can never run this function ("can never fit: …"), or an empty string."""
@@ -239,7 +248,7 @@ class Gangs:
             case ev.Requeue(input_id):
                 server.calls.requeue(unit, server.world[Input][input_id], instruction)
             case ev.CameThrough():
-                self._failed_starts.came_through(gang)
+                self._failed_starts.came_through(unit, gang)
             case ev.FailWaiting() if self.works_elsewhere(gang):
                 pass    # one container of many died early: the others take what waits, and the next start is delayed (failed_starts.py)
             case ev.FailWaiting(failure):
@@ -295,8 +304,10 @@ class Gangs:
         if app is not None and app.state in STOPPED_APP_STATES and not app.drained and self.app_is_quiet(app_id):
             self._server.apps.drained(unit, app_id)
 
-    def _policy_of(self, function_id: str) -> GangPolicy:
-        return policy_of(self._server.config, self._server.world[Function].get(function_id))
+    def _policy_of(self, assignment: Assignment) -> GangPolicy:
+        """After a restart, maybe with other settings: its agents go by the grace that they were told."""
+        policy = policy_of(self._server.config, self._server.world[Function].get(assignment.function_id))
+        return policy if assignment.grace_ms < 0 else replace(policy, grace_ms=assignment.grace_ms)
 
     def _app_of(self, function_id: str) -> str:
         function = self._server.world[Function].get(function_id)

@@ -15,6 +15,7 @@ from phalanx.core import events as ev
 from phalanx.core.gang import Gang
 from phalanx.core.lease import MARGIN_MS, Crew, Limits, Overdue, Watch
 from phalanx.model.cluster import Member, MemberState
+from phalanx.model.lease import GrantedLimits
 from phalanx.model.node import NodeRecord
 from phalanx.server.unit import Unit
 
@@ -36,23 +37,30 @@ class Leases:
         lease_ms = server.config.lease_ms
         self.limits = Limits(lease_ms, server.config.outage_limit_ms, min(_SILENT_MS, lease_ms // 3))
         self.heartbeat_ms = self.limits.silent_ms // 4
-        self._watch = Watch(self.limits)
+        granted = server.world[GrantedLimits].values()
+        self._watch = Watch(self.limits, granted={g.agent_id: Limits(g.lease_ms, g.outage_limit_ms, g.silent_ms) for g in granted})
         self.patience_ms = 0       # time in which this process could have heard of somebody, since its start
         self._looked_ms = 0
         self._silent: set[str] = set()
 
     def start(self) -> None:
         self._looked_ms = self._server.clock.elapsed_ms()
+        self._server.act(self._forget)
         self._again()
 
     # ------------------------------------------------------------ what agents say
 
-    def joined(self, agent_id: str, sent_ms: int) -> None:
+    async def joined(self, agent_id: str, sent_ms: int) -> None:
+        """An agent registers. It may be answered when this is over: what it may go by then is on disk."""
         self._watch.joined(agent_id, sent_ms, self._observe())
         self._silent.discard(agent_id)
+        if self._is_news(agent_id):
+            await self._server.act(lambda unit: self._keep(unit, agent_id))
 
     def beat(self, agent_id: str, sent_ms: int, answered_ms: int, said_away_ms: int) -> None:
         self._watch.beat(agent_id, sent_ms, answered_ms, said_away_ms, self._observe())
+        if self._is_news(agent_id):
+            self._server.act(lambda unit: self._keep(unit, agent_id))
         if agent_id in self._silent:
             self._silent.discard(agent_id)
             LOG.info("agent %s is heard of again", agent_id)
@@ -70,6 +78,19 @@ class Leases:
         for gang, member in self._members():
             if member.node_id == node_id:
                 self._lost(unit, gang, member, f"node {node_id} of rank {member.rank} {how}")
+
+    def _is_news(self, agent_id: str) -> bool:
+        granted = self._watch.granted.get(agent_id)
+        return granted is not None and self._server.world[GrantedLimits].get(agent_id) != _record(agent_id, granted)
+
+    def _keep(self, unit: Unit, agent_id: str) -> None:
+        unit.put(_record(agent_id, self._watch.granted[agent_id]))
+
+    def _forget(self, unit: Unit) -> None:
+        """Of agents that no node is of any more."""
+        agents = {record.agent_id for record in self._server.world[NodeRecord].values()}
+        for granted in [g for g in self._server.world[GrantedLimits].values() if g.agent_id not in agents]:
+            unit.delete(granted)
 
     def _observe(self) -> int:
         now_ms = self._server.clock.elapsed_ms()
@@ -142,3 +163,7 @@ class Leases:
             for member in gang.members:
                 if not member.node_lost and member.state != MemberState.RELEASED:
                     yield gang, member
+
+
+def _record(agent_id: str, limits: Limits) -> GrantedLimits:
+    return GrantedLimits(agent_id, limits.lease_ms, limits.outage_limit_ms, limits.silent_ms)

@@ -50,7 +50,7 @@ class LogRetention:
         marked = dataclasses.replace(marked, lost_before=marked.lost_before + lost)
         self._index.replace(marked)
         unit.put(marked)
-        await asyncio.shield(self._server.commit_soon(unit))
+        await self._server.commit_soon(unit)
         await asyncio.to_thread(self._segments.drop, pieces[0].segment)
         return True
 

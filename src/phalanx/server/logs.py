@@ -358,7 +358,7 @@ class Logs:
         for piece in sorted(last.values(), key=lambda piece: max(piece.last_seq, piece.seq)):       # as the index wants them
             self.index.put(piece)
             unit.put(piece)
-        await asyncio.shield(self._server.commit_soon(unit))
+        await self._server.commit_soon(unit)
         self._show(batch)
         await self.retention.keep_limit(self._written_now())
 

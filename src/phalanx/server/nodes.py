@@ -107,6 +107,25 @@ class Nodes:
             if record is not None:
                 self._look(unit, record)
 
+    def restated(self, unit: Unit, node_id: str, unschedulable: str) -> None:
+        """Its agent says anew why it takes no work; nothing: what remained there of containers is gone at last."""
+        record = self._server.world[NodeRecord].get(node_id)
+        if record is None:
+            return
+        record.unschedulable = unschedulable
+        unit.put(record)
+        if not unschedulable:
+            self.nothing_remains(unit, node_id)
+        unit.after(self._server.planning.soon)
+
+    def nothing_remains(self, unit: Unit, node_id: str) -> None:
+        """What ranks of clusters that are not over yet left there is gone: their end must not take the node out of service for it."""
+        members = (member for gang in self._server.gangs.running.values() for member in gang.members)
+        for member in members:
+            if member.node_id == node_id and member.remains:
+                member.remains = ""
+                unit.put(member)
+
     @staticmethod
     def carry_over(old: NodeRecord | None, new: NodeRecord) -> None:
         """A node that registers again, also one that was removed, is as people left it."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("phalanx.planning")
 
 BUSY_S = 0.01       # a plan that took longer than this is not made at every turn: what comes meanwhile goes into the next together
-SHARE = 3           # and then planning takes at most every third moment of the loop
+SHARE = 5           # and then planning takes at most every fifth moment of the loop
 
 
 class Planning:
@@ -49,7 +49,7 @@ class Planning:
         self._debug = server.config.extra.get("recount", "") == "yes"
         self._policy = Policy(grace_ms=server.config.grace_ms, debug=self._debug)
         self._never: tuple[tuple[Node, ...], dict[object, str]] = ((), {})     # what these nodes can never run, by kind of request
-        self._took_s = 0.0                          # the last turn
+        self._rests_until = 0.0                     # by the loop's clock, after a turn that took long
         self._reservations: tuple[Reservation, ...] = ()
         self._quotas = quotas_of(server.config.quotas)
         self._retentions: tuple[Retention, ...] = ()
@@ -69,15 +69,15 @@ class Planning:
         self._demands.load()
 
     def soon(self) -> None:
-        """Plan at the next turn of the event loop; later where plans take long, so that the rest of the server goes on."""
+        """Plan at the next turn of the event loop; later after a plan that took long, so that the rest of the server goes on."""
         if self._scheduled:
             return
         self._scheduled = True
         loop = asyncio.get_running_loop()
-        if self._took_s < BUSY_S:
+        if loop.time() >= self._rests_until:
             loop.call_soon(self._turn)
         else:
-            loop.call_later(self._took_s * (SHARE - 1), self._turn)
+            loop.call_at(self._rests_until, self._turn)
 
     def soon_after(self, at_ms: int) -> Any:
         """Plan when that moment is over, although nothing happens then. Returns the timer."""
@@ -125,7 +125,8 @@ class Planning:
         except Exception:
             LOG.exception("planning failed")     # nobody else hears of it: the loop called us
             raise
-        self._took_s = time.perf_counter() - began
+        took_s = time.perf_counter() - began
+        self._rests_until = asyncio.get_running_loop().time() + took_s * (SHARE - 1) if took_s >= BUSY_S else 0.0
 
     def _plan(self, unit: Unit) -> None:
         touched = set(self._server.gangs.touched)

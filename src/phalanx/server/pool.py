@@ -22,8 +22,7 @@ class Pool:
     refused: dict[str, int] = field(default_factory=dict)               # node id -> not before (ms): it refused a start of this function
     failed_starts: int = 0                                              # in a row, by no fault of the program
     not_before_ms: int = 0                                              # no starts before: the last ones failed
-    crashes: list[str] = field(default_factory=list)                    # nodes of the starts in a row whose import or @enter failed
-    resting_until_ms: int = 0                                           # no starts before, for these
+    resting_until_ms: int = 0                                           # no starts before: the last ones failed in import or @enter
     resting_for: str = ""                                               # and what is said about it
     ordinal: int = 0                                                    # pools in the order in which they were made
     touched: set[str] = field(default_factory=set)                      # of all pools: whose demand may have changed since the last plan

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.model.app import App, AppVersion, Class
 from phalanx.model.cluster import Assignment, Attempt, Member
+from phalanx.model.failed_starts import CrashedStarts
 from phalanx.model.kept import KeptAnswer
 from phalanx.model.work import Call, CallState, Function, Input, InputState
 from phalanx.server.blob_purging import BlobPurging
@@ -29,7 +30,6 @@ LOG = logging.getLogger("phalanx.purging")
 EVERY_MS = 10 * 60_000
 ANSWERS_EVERY_MS = 60_000
 KEEP_ANSWERS_MS = 10 * 60_000       # longer than any client that is there retries; counted from the server's own return
-DAY_MS = 24 * 3_600_000
 MOST_CALLS = 500                    # in one unit, and it ends with the call that makes it more than so many rows:
 MOST_ROWS = 2_000
 
@@ -38,8 +38,7 @@ class Purging:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._began_ms = server.now_ms()
-        days = server.config.extra.get("keep_days", "")
-        self.keep_ms = int(float(days) * DAY_MS) if days else server.config.result_retention_s * 1000
+        self.keep_ms = server.config.result_retention_s * 1000
         self._blobs = BlobPurging(server)
 
     def start(self) -> None:
@@ -105,7 +104,8 @@ class Purging:
         world, before = self._server.world, self._server.now_ms() - self.keep_ms
         stopped = {app.app_id for app in world[App].values() if app.drained and 0 < app.stopped_ms < before}
         old = stopped - {gang.assignment.app_id for gang in self._server.gangs.running.values()}     # a node may still have to clean up
-        doomed = [one for kind in (AppVersion, Class, Function) for one in world[kind].values() if one.app_id in old] if old else []
+        kinds = (AppVersion, Class, Function, CrashedStarts) if old else ()
+        doomed = [one for kind in kinds for one in world[kind].values() if one.app_id in old]
         for record in doomed:
             unit.delete(record)
         for app_id in old:

@@ -77,7 +77,8 @@ class Server:
         self.database.lost = self._lost
         self.world = World.load(self.database)
         self.topics = Topics()
-        self._commits: set[asyncio.Task[None]] = set()
+        self._commits: set[Unit] = set()            # that are not acted on yet
+        self._tasks: set[asyncio.Task[None]] = set()
         self.input_keys: dict[str, tuple[str, str]] = {}    # task -> the idempotency keys of its last two requests for inputs
         self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
@@ -126,8 +127,8 @@ class Server:
     def unit(self) -> Unit:
         return Unit(self.world, self.database)
 
-    def act(self, change: Callable[[Unit], object]) -> asyncio.Task[None]:
-        """Change the world outside of a request: for timers and reports. The task is done when the change is on disk and acted on."""
+    def act(self, change: Callable[[Unit], object]) -> asyncio.Future[None]:
+        """Change the world outside of a request: for timers and reports. The future is done when the change is on disk and acted on."""
         unit = self.unit()
         try:
             change(unit)
@@ -142,27 +143,42 @@ class Server:
             LOG.critical("%s failed half-way through its changes: starting again from the last commit", what, exc_info=True)
             self.end_process()
 
-    def commit_soon(self, unit: Unit) -> asyncio.Task[None]:
-        """Commit and act while the loop goes on; who has somebody to answer awaits it, shielded."""
-        task = asyncio.ensure_future(unit.commit())
-        self.must_succeed(task)
-        return task
+    def commit_soon(self, unit: Unit) -> asyncio.Future[None]:
+        """Commit and act while the loop goes on; who has somebody to answer awaits it."""
+        self._commits.add(unit)
+        return unit.commit(self._committed)
 
     def must_succeed(self, task: asyncio.Task[None]) -> None:
         """A failure of this task means that memory is ahead of the store: then the process ends and starts again (unit.py)."""
-        self._commits.add(task)     # the loop itself holds tasks weakly
-        task.add_done_callback(self._committed)
+        self._tasks.add(task)     # the loop itself holds tasks weakly
+        task.add_done_callback(self._task_ended)
+
+    @property
+    def is_settled(self) -> bool:
+        """Is all that was begun on disk and acted on?"""
+        return not self._commits and not self._tasks
 
     async def settled(self) -> None:
         """Return when all that timers have begun to commit is on disk and acted on."""
-        while self._commits:
-            await asyncio.wait(set(self._commits))
+        while not self.is_settled:
+            if self._tasks:
+                await asyncio.wait(set(self._tasks))
+            await self.database.caught_up()
+            await asyncio.sleep(0)      # units are acted on a turn later
 
-    def _committed(self, task: asyncio.Task[None]) -> None:
-        self._commits.discard(task)
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            LOG.critical("a change could not be committed: memory is ahead of the store, starting again", exc_info=task.exception())
-            self.end_process()
+            self._not_committed(task.exception())
+
+    def _committed(self, unit: Unit, error: BaseException | None) -> None:
+        self._commits.discard(unit)
+        if error is not None:
+            self._not_committed(error)
+
+    def _not_committed(self, error: BaseException | None) -> None:
+        LOG.critical("a change could not be committed: memory is ahead of the store, starting again", exc_info=error)
+        self.end_process()
 
     def _lost(self, error: BaseException) -> None:
         LOG.critical("the database is out of reach or another's: starting again", exc_info=error)

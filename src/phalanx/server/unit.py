@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from phalanx.server.world import World
@@ -26,6 +26,8 @@ class Unit:
         self._database = database
         self._changed: dict[tuple[type, Any], Any] = {}
         self._actions: list[Callable[[], None]] = []
+        self._acted: asyncio.Future[None]
+        self._ended: Callable[[Unit, BaseException | None], None] | None = None
 
     @property
     def has_changes(self) -> bool:
@@ -53,26 +55,46 @@ class Unit:
         """Run once the unit is on disk: messages to agents, answers, wake-ups. Must not raise."""
         self._actions.append(action)
 
-    def commit(self) -> Coroutine[Any, Any, None]:
-        """Hand the changes to the store now, in the order of units; awaiting the result waits for the disk, then acts.
+    def commit(self, ended: Callable[[Unit, BaseException | None], None] | None = None) -> asyncio.Future[None]:
+        """Hand the changes to the store now, in the order of units. Call exactly once, with no await since the first change.
 
-        Call exactly once, with no await since the first change.
+        The future is done when they are on disk and acted on. Nobody need wait for it, and who gives up waiting stops nothing.
+        `ended` is told then, or with the error of a commit that failed. (Callbacks, no task: a tenth of the server under load.)
         """
+        loop = asyncio.get_running_loop()
+        self._ended, self._acted = ended, loop.create_future()
         writes: list[Write] = [
             (self._database.records[record_class], record, key if isinstance(key, tuple) else (key,))
             for (record_class, key), record in self._changed.items()
         ]
-        return self._finish(self._database.commit(writes) if writes else None)
+        if writes:
+            self._database.commit(writes).add_done_callback(self._written)
+        else:
+            loop.call_soon(self._act)
+        return self._acted
 
     def _tell(self, record: Any) -> None:
         for changed in self._world.watchers.get(type(record), ()):
             changed(record)
 
-    async def _finish(self, written: asyncio.Future[None] | None) -> None:
-        if written is not None:
-            await written
+    def _written(self, written: asyncio.Future[None]) -> None:
+        error = written.exception()
+        if error is None:
+            self._act()
+            return
+        if not self._acted.done():
+            self._acted.set_exception(error)
+            self._acted.exception()     # nobody may be waiting for it
+        if self._ended is not None:
+            self._ended(self, error)
+
+    def _act(self) -> None:
         for action in self._actions:
             try:
                 action()
             except Exception:   # the change itself stands; ending the process would meet the same action again
                 LOG.exception("a change was committed, and what should follow it failed")
+        if not self._acted.done():
+            self._acted.set_result(None)
+        if self._ended is not None:
+            self._ended(self, None)

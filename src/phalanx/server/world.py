@@ -12,7 +12,9 @@ from typing import Any
 
 from phalanx.model.app import App, AppVersion, Class, Environment, Image, Mount
 from phalanx.model.cluster import Assignment, Attempt, Member
+from phalanx.model.failed_starts import CrashedStarts
 from phalanx.model.kept import Counter, KeptAnswer
+from phalanx.model.lease import GrantedLimits
 from phalanx.model.logs import LogPiece
 from phalanx.model.node import NodeRecord
 from phalanx.model.retention import KeptNodes
@@ -23,6 +25,7 @@ from phalanx.store.database import Database
 RECORD_CLASSES: tuple[type, ...] = (
     App, AppVersion, Class, Environment, Image, Mount, Function, Call, Input, Output, Chunk,
     Assignment, Member, Attempt, NodeRecord, KeptNodes, KeptAnswer, Counter, LogPiece, Secret,
+    GrantedLimits, CrashedStarts,
 )  # fmt: skip
 
 

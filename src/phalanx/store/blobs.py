@@ -31,12 +31,17 @@ class Blobs:
         self._drafts.mkdir(parents=True, exist_ok=True)
 
     def clean(self) -> None:
-        """At start: drop what uploads left behind half-way. Parts of a multipart upload stay until it is completed, or a day old."""
+        """At start: drop what uploads left behind half-way."""
         for draft in self._drafts.glob("*.new"):
             draft.unlink(missing_ok=True)
+        self.drop_parts(time.time())
+
+    def drop_parts(self, now_s: float) -> None:
+        """Parts of a multipart upload stay until it is completed, or a day old: then nobody completes it any more."""
         for part in self._drafts.glob("*.part*"):
-            if part.stat().st_mtime < time.time() - PARTS_KEPT_S:
-                part.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):    # completed meanwhile
+                if part.stat().st_mtime < now_s - PARTS_KEPT_S:
+                    part.unlink()
 
     def has(self, sha256: str) -> bool:
         return bool(_SHA256.fullmatch(sha256)) and self._path(sha256).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import types
 import typing
 from typing import Any
@@ -24,16 +25,17 @@ class Records:
         self._fields = [f.name for f in dataclasses.fields(record_class)]
         self._as_json = [name for name in self._fields if self._hints[name] not in _COLUMNS]
         self._texts = [name for name in self._fields if self._hints[name] is str]
+        self._values = operator.attrgetter(*self._fields)
         self.key: tuple[str, ...] = record_class.KEY  # type: ignore[attr-defined]
         self.table = sa.Table(self.name, metadata, *(self._column(name) for name in self._fields))
 
     def row(self, record: Any) -> dict[str, Any]:
         """The record's values now: later changes of the record do not reach the row."""
-        row = {name: getattr(record, name) for name in self._fields}
+        row = dict(zip(self._fields, self._values(record), strict=True))
         for name in self._as_json:
-            row[name] = json.dumps(row[name], default=_plain, separators=(",", ":"))
-        for name in self._texts:
-            if "\0" in row[name]:       # PostgreSQL has no such text; what a user's program says must not stop the writer
+            row[name] = _json(row[name])
+        if "\0" in "".join(map(row.__getitem__, self._texts)):      # asked of all at once: there are tens of rows a call
+            for name in self._texts:    # PostgreSQL has no such text; what a user's program says must not stop the writer
                 row[name] = row[name].replace("\0", "\N{SYMBOL FOR NULL}")
         return row
 
@@ -52,7 +54,7 @@ class Records:
             value = field.default_factory()
         else:
             raise KeyError(name)
-        return json.dumps(value, default=_plain, separators=(",", ":")) if name in self._as_json else value
+        return _json(value) if name in self._as_json else value
 
     def key_of(self, record: Any) -> tuple[Any, ...]:
         return tuple(getattr(record, name) for name in self.key)
@@ -65,6 +67,11 @@ def _snake(name: str) -> str:
     return "".join("_" + letter.lower() if letter.isupper() and at else letter.lower() for at, letter in enumerate(name))
 
 
+def _json(value: Any) -> str:
+    """Most are empty, and need no encoder."""
+    return _ENCODER.encode(value) if value else _EMPTY.get(type(value)) or _ENCODER.encode(value)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"__bytes__": value.hex()}
@@ -73,6 +80,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value)
     raise TypeError(f"a record holds {value!r}, which has no form in the store")
+
+
+_ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))     # json.dumps would make one for every value
+_EMPTY = {list: "[]", dict: "{}", tuple: "[]", type(None): "null"}
 
 
 @functools.cache
