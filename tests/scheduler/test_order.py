@@ -74,9 +74,9 @@ def test_retries_back_off_and_so_do_gangs_that_had_others_stopped() -> None:
 @pytest.mark.parametrize(("inputs", "members", "expected"), [
     (0, (), Wanted()),
     (3, (), Wanted(3)),
-    (3, (Member("a", started=False), Member("b", started=False)), Wanted(1)),
+    (3, (Member("a", started=False), Member("b", started=False)), Wanted(1, served=2)),
     (1, (Member("a", idle_since_ms=0),), Wanted()),
-    (2, (Member("a", 1), Member("b", idle_since_ms=0)), Wanted(1)),
+    (2, (Member("a", 1), Member("b", idle_since_ms=0)), Wanted(1, served=1)),
     (0, (Member("a", idle_since_ms=0),), Wanted(end=("a",))),
     (0, (Member("a", idle_since_ms=9 * MINUTE + 30_000),), Wanted()),
     (0, (Member("a", started=False),), Wanted(withdraw=("a",))),
