@@ -35,6 +35,7 @@ class Config:
     outage_limit_ms: int = 15 * 60_000      # a gang whose nodes reach each other goes on without the control plane for this long
     peer_listen: str = "127.0.0.1:0"        # where an agent hears the other agents' heartbeats: the address they reach it at; 0: any port
     retention_ms: int = 120_000             # a gang that lost a node keeps the healthy ones this long for its retry
+    turn_ms: int = 60_000                   # so long a cluster goes on with inputs before it gives way to one that waited longer
     queue_deadline_s: int = 0               # a call that waits longer for nodes fails with the reason; 0: never
     quotas: dict[str, dict[str, object]] = field(default_factory=dict)     # group -> {"nodes": 8, "gpus": {"H100": 32}}
     infra_retries: int = 16                 # restarts of one input that were not the program's fault

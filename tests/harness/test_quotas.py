@@ -10,6 +10,7 @@ import pytest
 from grpclib.exceptions import GRPCError
 
 from phalanx.config import Config
+from phalanx.model.cluster import Cause
 from phalanx.model.reasons import sentence
 from phalanx.model.work import Function
 from phalanx.scheduler.index import FleetIndex
@@ -18,7 +19,7 @@ from tests.harness.callers import Caller
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import FakeFleet
 from tests.harness.waiting import until
-from tests.harness.working import Work, function, item_of, waiting
+from tests.harness.working import Work, ended, function, item_of, name_of, waiting
 
 QUOTAS: dict[str, dict[str, object]] = {"research": {"nodes": 4, "gpus": {"H100": 16}}, "serving": {"nodes": 8}}
 
@@ -93,4 +94,44 @@ def test_an_idle_cluster_of_ones_own_queue_makes_way_where_the_quota_is_used_up(
     fields: dict[str, Any] = {"options": {"queue": "research"}}
     assert caller.result(caller.call(function(caller, "first", 2, **fields))) == "first"
     assert caller.result(caller.call(function(caller, "second", 2, **fields))) == "second", "16 of 16 H100 are the idle cluster's"
+    nodes.stop()
+
+
+def test_a_plain_functions_gpus_count_and_its_idle_container_makes_way_for_a_cluster_of_the_queue(plane: ControlPlane) -> None:
+    nodes = FakeFleet(plane, 4, gpu_type="H100")
+    nodes.start()
+    work = Work(nodes)
+    caller = Caller(plane)
+    fields: dict[str, Any] = {"options": {"queue": "research"}}
+    notebook = caller.call(caller.function("notebook", gpu="H100:1", experimental_options={"queue": "research"}))
+    until(lambda: work.begun("notebook") == 1)
+    gang = caller.call(function(caller, "gang", 2, **fields))
+    until(lambda: waiting(plane) == [("gang", "quota")])
+    (_, reason), = plane.call(lambda: plane.server.planning.waiting())
+    assert sentence(reason) == "quota of research: 1 of 16 H100 in use, this asks 16"
+    work.finish("notebook", "gang")
+    assert caller.result(notebook) == "notebook"
+    assert caller.result(gang) == "gang", "the container is idle for a minute, and does not keep the cluster for so long"
+    nodes.stop()
+
+
+def test_a_call_of_higher_priority_stops_work_of_its_own_queue_where_the_quota_is_used_up(plane: ControlPlane) -> None:
+    nodes = FakeFleet(plane, 8)
+    nodes.start()
+    work = Work(nodes)
+    caller = Caller(plane)
+    fields: dict[str, Any] = {"options": {"queue": "research"}}
+    older = caller.call(function(caller, "older", 2, **fields))
+    until(lambda: work.begun("older") == 2)
+    plane.advance(60_000)
+    younger = caller.call(function(caller, "younger", 2, **fields))
+    until(lambda: work.begun("younger") == 2)
+    plane.advance(30_000)
+    urgent = caller.call(function(caller, "urgent", 2, priority=1, **fields))
+    until(lambda: work.begun("urgent") == 2)
+    assert [name_of(plane, a.assignment) for a in ended(plane, Cause.PREEMPTED)] == ["younger"], "whole, the one with the least to lose"
+    until(lambda: waiting(plane) == [("younger", "quota")])
+    work.finish("urgent", "older", "younger")
+    assert [caller.result(call) for call in (older, younger, urgent)] == ["older", "younger", "urgent"]
+    assert item_of(plane, younger).user_failures == 0 and item_of(plane, urgent).evictions == 1
     nodes.stop()

@@ -76,8 +76,8 @@ def apply(snapshot: Snapshot, made: Plan) -> Snapshot:
         whole = request.ask.whole
         holds.append(Hold(
             start.request_id, start.node_ids, whole, 0 if whole else request.ask.cpu_milli, 0 if whole else request.ask.memory_mib,
-            0 if whole else start.gpu_count, snapshot.now_ms, snapshot.now_ms + request.expected_ms, request.workspace,
-            priority=request.priority,
+            start.gpu_count, snapshot.now_ms, snapshot.now_ms + request.expected_ms, request.workspace,
+            priority=request.priority, gpu_type=start.gpu_type,
         ))  # fmt: skip
     stopped = {e.holder_id for e in made.evict}
     begun = {s.request_id for s in made.starts}

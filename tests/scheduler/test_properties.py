@@ -11,7 +11,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from phalanx.model.plan import Hold, Node, NodeState, Policy, Quota, Request, Retention, Snapshot
+from phalanx.model.plan import NO_LIMIT, Hold, Node, NodeState, Policy, Quota, Request, Retention, Snapshot
 from phalanx.scheduler.index import FleetIndex, HoldChanged, HoldEnded, NodeChanged, NodeGone
 from phalanx.scheduler.plan import plan
 from phalanx.scheduler.record import dump_plan, dump_snapshot
@@ -67,15 +67,22 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             continue
         here, empty[network] = tuple(empty[network][:size]), empty[network][size:]
         if draw(st.integers(0, 4)) == 0:
-            holds.append(hold(f"h{i}", here[:1], draw(st.integers(1, 90)) * MINUTE, whole=False, cpu_milli=4000, memory_mib=1024))
+            gpus = {"gpu_count": draw(st.sampled_from([0, 2])), "gpu_type": here[0].gpu_type}
+            more = {"workspace": draw(st.sampled_from(["a", "b"])), "warm": draw(st.integers(0, 3)) == 0}
+            end = draw(st.integers(1, 90)) * MINUTE
+            holds.append(hold(f"h{i}", here[:1], end, whole=False, cpu_milli=4000, memory_mib=1024, **gpus, **more))
         else:
             ends = draw(st.one_of(st.none(), st.integers(1, 200)))
             priority, workspace = draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from(["a", "b"]))
             warm = draw(st.integers(0, 9)) == 0
             end = None if ends is None else ends * MINUTE
-            holds.append(hold(f"h{i}", here, end, priority=priority, workspace=workspace, warm=warm))
+            kind = here[0].gpu_type
+            holds.append(hold(f"h{i}", here, end, priority=priority, workspace=workspace, warm=warm, gpu_type=kind, gpu_count=8))
     pending = tuple(draw(requests(f"q{i}", fleet)) for i in range(draw(st.integers(0, 8))))
-    quotas = draw(st.sampled_from([(), (), (Quota("a", 3),), (Quota("a", 2, "all", None), Quota("b", 4, "all", 1))]))
+    quotas = draw(st.sampled_from([
+        (), (), (Quota("a", 3),), (Quota("a", 2, "all", None), Quota("b", 4, "all", 1)),
+        (Quota("a", NO_LIMIT, gpus=(("H100", 18),)), Quota("b", 5, gpus=(("A100-80GB", 8), ("H100", 4)))),
+    ]))  # fmt: skip
     free = [n.node_id for ns in empty.values() for n in ns]
     kept = (Retention("q0", tuple(free[:2]), 30 * MINUTE),) if free and draw(st.integers(0, 4)) == 0 else ()
     return Snapshot(10 * MINUTE, fleet, tuple(holds), pending, kept, quotas=quotas)
@@ -97,6 +104,13 @@ def test_quotas_are_kept(snapshot: Snapshot) -> None:
         used = sum(len(h.node_ids) for h in after.holds if h.whole and h.workspace == quota.workspace)
         limit = quota.nodes + (quota.borrow if quota.borrow is not None else 1000)
         assert used <= max(limit, before)
+        for kind, most in quota.gpus:
+            assert gpus_of(after, quota.workspace, kind) <= max(most, gpus_of(snapshot, quota.workspace, kind))
+
+
+def gpus_of(snapshot: Snapshot, workspace: str, kind: str) -> int:
+    """Of clusters and of plain functions' containers."""
+    return sum(len(h.node_ids) * h.gpu_count for h in snapshot.holds if (h.workspace, h.gpu_type) == (workspace, kind))
 
 
 @SEARCH

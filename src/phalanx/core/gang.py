@@ -138,7 +138,7 @@ class Gang:
             case ev.AsksForInputs(rank):
                 return gang_start.asks(gang, rank)
             case ev.Delivered(input_id, attempt):
-                return gang_inputs.delivered(gang, input_id, attempt)
+                return gang_inputs.delivered(gang, input_id, attempt, now_ms)
             case ev.Fetched(rank, input_id):
                 return gang_inputs.fetched(gang, rank, input_id)
             case ev.Put():

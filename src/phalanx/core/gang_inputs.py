@@ -25,12 +25,13 @@ def room(gang: GangRecords, rank: int) -> int:
     return max(gang.assignment.max_inputs - len(counted), 0)
 
 
-def delivered(gang: GangRecords, input_id: str, attempt: int) -> list[ev.Instruction]:
+def delivered(gang: GangRecords, input_id: str, attempt: int, now_ms: int) -> list[ev.Instruction]:
     delivery = Attempt(input_id, attempt, gang.assignment.assignment, gang.next_position)
     gang.next_position += 1
     gang.open.append(delivery)
     gang.touch(delivery)
     gang.assignment.idle_since_ms = 0
+    gang.assignment.first_input_ms = gang.assignment.first_input_ms or now_ms
     gang.touch(gang.assignment)
     return [ev.WakeRanks()]
 

@@ -9,9 +9,9 @@ from phalanx.model.gpus import GpuChoice
 from phalanx.model.reasons import Number, Reason, ReasonCode, Wish, WishKind, sentence
 
 __all__ = [
-    "Arrival", "Ask", "Evict", "GpuChoice", "Hold", "Node", "NodeState", "Number", "Offer", "Plan", "Policy", "Provision",
-    "Quota", "Reason", "ReasonCode", "Rented", "Request", "Reservation", "Retention", "Snapshot", "Start", "Usage", "Wait",
-    "Where", "Wish", "WishKind", "sentence",
+    "Arrival", "Ask", "Evict", "GiveWay", "GpuChoice", "Hold", "Node", "NodeState", "Number", "Offer", "Plan", "Policy", "Provision",
+    "Quota", "Reason", "ReasonCode", "Rented", "Request", "Reservation", "Retention", "Snapshot", "Start", "Stream", "Usage",
+    "Wait", "Where", "Wish", "WishKind", "sentence",
 ]  # fmt: skip
 
 
@@ -101,6 +101,18 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
+class Stream:
+    """A function with inputs that wait, and what runs of it: each of `holders` goes on with the next one when its input is done.
+
+    `next_ms` is the age of that input. The `ends_ms` of these holds is the end of the input that they have, no earlier than their turn.
+    """
+
+    function_id: str
+    next_ms: int
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a workspace has used, decayed by half-life: node-milliseconds."""
 
@@ -124,6 +136,7 @@ class Snapshot:
     offers: tuple[Offer, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
     rented: tuple[Rented, ...] = ()
+    streams: tuple[Stream, ...] = ()             # who would go on with further inputs
     recent_wait_ms: int = 0                      # what gangs that started lately had waited; scales the age guard
     version: int = 0
 
@@ -178,6 +191,18 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveWay:
+    """Each of `holders` takes no further input and ends when the one it has is done: `for_request` came before what they would take next.
+
+    Several of one request are alternatives: whoever is at the end of its input first. Their nodes are then kept like those of victims.
+    """
+
+    for_request: str
+    holders: tuple[str, ...]
+    from_ms: tuple[int, ...] = ()       # of each holder: before this it may take another, which will be done in time; (): at any time
+
+
+@dataclass(frozen=True, slots=True)
 class Provision:
     """Order `count` nodes of an offer for a request."""
 
@@ -198,4 +223,5 @@ class Plan:
     provision: tuple[Provision, ...] = ()
     release: tuple[str, ...] = ()       # node ids that nobody needs any more and that cost something
     expired: tuple[str, ...] = ()       # waiting requests whose queue deadline has passed: to be failed with their reason
+    give_way: tuple[GiveWay, ...] = ()  # as long as this is the latest plan
     order: tuple[str, ...] = field(default=())   # request ids in the order they were considered: the queue

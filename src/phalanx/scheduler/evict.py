@@ -11,7 +11,7 @@ from phalanx.scheduler.index import Cell
 from phalanx.scheduler.ledger import Ledger, Target
 from phalanx.scheduler.quota import Quotas
 from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
-from phalanx.scheduler.spare import idle_beside
+from phalanx.scheduler.spare import idle_beside, idle_of_own
 
 _TRIES = 6          # what-ifs a plan
 _FABRICS = 6        # looked at for each, those with the fewest nodes missing first: they have the least to lose
@@ -27,11 +27,6 @@ class _Unit:
     cost: int           # node-milliseconds of work that are lost
     priority: int       # the highest of its holders, far below all when they are idle
     ending: bool        # was told to stop already: no new victim
-
-    @property
-    def rank(self) -> tuple[bool, int, int, str]:
-        """Cheapest first."""
-        return not self.ending, self.priority, self.cost, self.who
 
 
 IDLE = -(1 << 40)       # the priority of a warm gang that nobody uses: any call may have its nodes
@@ -49,9 +44,12 @@ class Evictor:
         self._units: dict[str, list[_Unit]] = {}         # fabric -> what could be stopped there at all, cheapest first
         self._levels: dict[str, dict[tuple[int, int], int]] = {}     # fabric -> (priority, shape) -> nodes
         self._failed: dict[int, list[tuple[int, int]]] = {}          # view -> (size, priority) that was looked at in vain
-        self._lowest: int | None = None
+        self._lowest: dict[str, int] | None = None       # workspace -> the lowest priority of what it holds
+        self._lowest_of_all = 1 << 40
+        self._own: dict[str, list[_Unit]] = {}           # workspace -> what of it could be stopped, cheapest first
         self._idle_only = self._reclaims = False         # of the request that is looked at
         self._borrowers: frozenset[str] = frozenset()    # workspaces whose holds it may stop, whatever their priority
+        self._over = False                               # is it its quota that it waits for?
 
     def victims(self, request: Request, claims: list[Claim], idle_only: bool = False) -> tuple[list[Evict], Claim | None] | None:
         """The cheapest set of whole victims after which the request starts, with its claim on their nodes; None when no set does.
@@ -60,16 +58,21 @@ class Evictor:
         empty the fleet again and again (one caused 548 preemptions, by Meta's account of its clusters). Idle ones it gets nevertheless.
         """
         self._idle_only = idle_only or request.evictions >= self.policy.eviction_budget
+        self._over = self.quotas.refusal(request) is not None
         if request.warm or self._tries <= 0 or not self._worth_a_look(request):
             return None
         if not request.ask.whole:
+            if self._over:
+                own = idle_of_own(self.ledger, self.quotas, request, self.named)
+                self.named |= set(own)
+                return ([Evict(name, request.request_id) for name in own], None) if own else None
             beside = idle_beside(self.ledger, request, claims, self.named)
             if beside is not None:
                 self.named |= set(beside)
                 return [Evict(name, request.request_id) for name in beside], None
         self._reclaims = self.quotas.may_reclaim_any(request)
         view = self.ledger.view(request)
-        plain = not (self._reclaims or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
+        plain = not (self._reclaims or self._over or self._idle_only or request.excluded_nodes or request.request_id in self.ledger.kept)
         if plain and any(request.size >= size and request.priority <= priority for size, priority in self._failed.get(id(view), ())):
             return None     # less was asked with more right to it, in vain; and what could be stopped only shrinks
         self._borrowers = self.quotas.borrowers(request)
@@ -102,12 +105,25 @@ class Evictor:
 
     def _worth_a_look(self, request: Request) -> bool:
         """A quick no: nothing idle, nothing of lower priority, nothing lent."""
-        if self._lowest is None:
-            holds = self.ledger.index.holds.values()
-            self._lowest = min((IDLE if h.warm else h.priority for h in holds if h.preemptible_after_ms is not None), default=1 << 40)
+        self._lowest_of()
         if self._idle_only:
-            return self._lowest == IDLE
-        return max(request.priority, IDLE + 1) > self._lowest or self.quotas.may_reclaim_any(request)
+            return self._lowest_of_all == IDLE
+        return max(request.priority, IDLE + 1) > self._lowest_of_all or self.quotas.may_reclaim_any(request)
+
+    def lower_in_own_queue(self, request: Request) -> bool:
+        """Does the request's own queue hold something that works at a lower priority, or is idle?"""
+        return self._lowest_of().get(request.workspace, 1 << 40) < max(request.priority, IDLE + 1)
+
+    def _lowest_of(self) -> dict[str, int]:
+        """Read once a plan."""
+        if self._lowest is None:
+            self._lowest = {}
+            for hold in self.ledger.index.holds.values():
+                if hold.preemptible_after_ms is not None:
+                    level = IDLE if hold.warm else hold.priority
+                    self._lowest[hold.workspace] = min(level, self._lowest.get(hold.workspace, level))
+            self._lowest_of_all = min(self._lowest.values(), default=1 << 40)
+        return self._lowest
 
     def _fabrics(self, target: Target, request: Request) -> list[str]:
         enough = (name for _, name in target.fullest() if target.totals[name] >= _nodes_for(request))
@@ -137,7 +153,10 @@ class Evictor:
             for hold in entry[0].holds:
                 after.give(hold, sign)
 
-        for unit in self._all_units(name):
+        units = self._all_units(name)
+        if self._over:
+            units = sorted([*units, *self._own_beside(request, name)], key=_rank)
+        for unit in units:
             if unit.priority > below and not unit.ending or enough():
                 break       # they are sorted
             if self._may(unit, request):
@@ -152,8 +171,7 @@ class Evictor:
                 chosen.remove(entry)
             else:
                 stop(entry, 1)
-        units = [unit for unit, _ in chosen]
-        return units, Claim(request.request_id, name, self.ledger.now_ms, _nodes_for(request), target, there)
+        return [unit for unit, _ in chosen], Claim(request.request_id, name, self.ledger.now_ms, _nodes_for(request), target, there)
 
     def _could_free(self, name: str, target: Target, request: Request) -> int:
         """A quick bound: the nodes of everything there that the request may stop."""
@@ -179,8 +197,20 @@ class Evictor:
                 if holds and all(h.preemptible_after_ms is not None and h.preemptible_after_ms <= now for h in live):
                     priority = max((IDLE if h.warm else h.priority for h in live), default=IDLE)
                     found.append(_Unit(who, live or holds, back, sum(_lost(h, now) for h in live), priority, not live))
-            self._units[name] = sorted(found, key=lambda u: u.rank)
+            self._units[name] = sorted(found, key=_rank)
         return self._units[name]
+
+    def _own_beside(self, request: Request, name: str) -> list[_Unit]:
+        """What the request's queue holds beside the units of a fabric: its end gives quota back, and no node."""
+        if request.workspace not in self._own:
+            now, found = self.ledger.now_ms, []
+            for hold in self.ledger.index.holds.values():
+                may = hold.ending or (hold.preemptible_after_ms is not None and hold.preemptible_after_ms <= now)
+                if hold.workspace == request.workspace and may and (hold.whole or hold.gpu_count):
+                    found.append(_Unit(hold.holder_id, (hold,), {}, _lost(hold, now), IDLE if hold.warm else hold.priority, hold.ending))
+            self._own[request.workspace] = found
+        here = {hold.holder_id for unit in self._all_units(name) for hold in unit.holds}
+        return [unit for unit in self._own[request.workspace] if unit.who not in here]
 
     def _may(self, unit: _Unit, request: Request) -> bool:
         if self.named and any(h.holder_id in self.named for h in unit.holds):
@@ -191,7 +221,14 @@ class Evictor:
             return True
         if not request.ask.whole or self._idle_only:
             return False       # a container of a plain function is not worth a running gang
-        return unit.priority < request.priority or all(h.workspace in self._borrowers for h in unit.holds)
+        if unit.priority < request.priority and not (self._over and any(self.quotas.is_lender(request, h) for h in unit.holds)):
+            return True
+        return all(h.workspace in self._borrowers for h in unit.holds)
+
+
+def _rank(unit: _Unit) -> tuple[bool, int, int, str]:
+    """Cheapest first."""
+    return not unit.ending, unit.priority, unit.cost, unit.who
 
 
 def _nodes_for(request: Request) -> int:

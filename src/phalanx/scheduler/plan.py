@@ -5,7 +5,8 @@
     3  claim    the first that does not fit is promised the earliest date; the next gets a claim without a promise elsewhere
     4  evict    what-if: whole victims of lower priority, if the gang then starts
     5  buy      what-if: whole gangs from an offer, if that is earlier than waiting
-    6  reasons  for everybody else, with numbers, from the state at the end
+    6  turns    whose next input would be in the way of who came before it
+    7  reasons  for everybody else, with numbers, from the state at the end
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phalanx.model.fleet import Hold
-from phalanx.model.plan import Evict, Plan, Policy, Request, Reservation, Snapshot, Start, Wait
+from phalanx.model.plan import Evict, GiveWay, Plan, Policy, Request, Reservation, Snapshot, Start, Wait
 from phalanx.model.reasons import Number, Reason, ReasonCode
 from phalanx.scheduler.evict import Evictor
 from phalanx.scheduler.fit import describe_each
+from phalanx.scheduler.give_way import Turns
 from phalanx.scheduler.index import NEVER, FleetIndex
 from phalanx.scheduler.ledger import Ledger
 from phalanx.scheduler.order import queue
@@ -60,7 +62,10 @@ class _Run:
         self.ledger = Ledger(index, snapshot.now_ms, snapshot.retentions)
         self.quotas = Quotas(snapshot.quotas, index.used, index.holds.values(), (shape.gpu_type for shape in index.shapes))
         self.evictor = Evictor(self.ledger, self.quotas, policy)
-        self.shared = SharedNodes(self.ledger, self.evictor.named)
+        gangs = {r.request_id for r in snapshot.pending if r.ask.whole} if snapshot.retentions else set()
+        cleared = frozenset(n for r in snapshot.retentions if r.request_id in gangs and r.until_ms > self.now for n in r.node_ids)
+        self.shared = SharedNodes(self.ledger, self.evictor.named, cleared)
+        self.turns = Turns(self.ledger, self.quotas, snapshot)
         self.provisioner = Provisioner(snapshot.offers, snapshot.arrivals)
         self.retained = {r.request_id for r in snapshot.retentions if r.until_ms > self.now}
         waiting = [r for r in snapshot.pending if r.request_id in self.retained]
@@ -77,6 +82,7 @@ class _Run:
         self.ends: list[tuple[int, Hold]] | None = None
         self.reasons: dict[str, Reason] = {}
         self.blocked: list[Request] = []            # in order; their reasons are told at the end
+        self.refused: list[Request] = []            # in order, by their quotas; narrowed as those
         self._stopping = {r.request_id for r in snapshot.retentions if r.victims}
         self._never: dict[tuple[int, int], Reason | None] = {}
 
@@ -102,6 +108,7 @@ class _Run:
         else:
             if not self._reclaim(request) and not self._free_own(request):
                 self.reasons[request.request_id] = self._still_stopping(request) or refusal
+                self.refused.append(request)
             return
         self.blocked.append(request)
         if _expired(request, self.now):
@@ -138,9 +145,20 @@ class _Run:
             evict=tuple(self.evicts),
             provision=tuple(self.provisioner.ordered),
             release=to_release(self.ledger, self.snapshot.rented, self.claims, self.policy),
+            give_way=self._give_way(order),
             expired=tuple(r.request_id for r in order if _expired(r, self.now) and r.request_id in self.reasons),
             order=tuple(r.request_id for r in order),
         )
+
+    def _give_way(self, order: list[Request]) -> tuple[GiveWay, ...]:
+        """For those who wait for others' end, and for nobody who was told to end."""
+        if not self.snapshot.streams:
+            return ()
+        served = {e.for_request for e in self.evicts} | {p.for_request for p in self.provisioner.ordered}
+        place = {request.request_id: n for n, request in enumerate(order)}
+        waiting = [r for r in (*self.blocked, *self.refused) if not (r.warm or r.request_id in served or _expired(r, self.now))]
+        waiting.sort(key=lambda r: place[r.request_id])
+        return self.turns.decide(waiting, {r.request_id for r in self.refused}, self.claims)
 
     def _second_look(self) -> None:
         """A container that found every empty node kept or claimed may join one that a later request has opened since."""
@@ -148,8 +166,10 @@ class _Run:
         while looking:
             looking = False
             for request in [r for r in self.blocked if not r.ask.whole and r.request_id not in self.reasons]:
-                place = self.shared.place(request, self.claims)
+                now = self.quotas.narrowed(request)      # a later request may have taken the quota
+                place = self.shared.place(now, self.claims) if self.quotas.refusal(now) is None else None
                 if place is not None:
+                    self.quotas.take(now, place.gpu_type, place.gpu_count)
                     self.starts.append(place)
                     self.blocked.remove(request)
                     looking = True
@@ -189,12 +209,13 @@ class _Run:
         """The first blocked gang may claim anywhere, the next ones only on fabrics without a claim; warm ones never."""
         if self.policy.backfill != "easy" or request.warm:
             return None
+        own = self.turns.own(request)
         if request.request_id in self.promised or not self.dated:
-            return earliest(self.ledger, request, self.claims)
+            return earliest(self.ledger, request, self.claims, stay=own)
         if self.dated > self.policy.soft_claims:
             return None
         avoid = frozenset(c.fabric for c in self.claims)
-        return earliest(self.ledger, request, self.claims, avoid)
+        return earliest(self.ledger, request, self.claims, avoid, own)
 
     def _evict(self, request: Request, idle_only: bool = False) -> bool:
         found = self.evictor.victims(request, self.claims, idle_only)
@@ -229,16 +250,24 @@ class _Run:
         return True
 
     def _free_own(self, request: Request) -> bool:
-        """Idle clusters of its own workspace use up its quota: they are let go, where it then starts."""
-        if not self.policy.preempt or not request.ask.whole or not self._evict(request, idle_only=True):
+        """What its own queue holds uses up its quota: idle ones are let go, and those of lower priority stopped, where it then starts."""
+        if not self.policy.preempt or not self._evict(request, idle_only=not self._may_stop_own(request)):
             return False
         self.blocked.append(request)
         return True
 
+    def _may_stop_own(self, request: Request) -> bool:
+        """Does something of lower priority work in its queue, and is its quota not about to be free anyhow?"""
+        if not request.ask.whole or self.reclaims <= 0 or not self.evictor.lower_in_own_queue(request):
+            return False
+        self.reclaims -= 1
+        free_ms = self.quotas.free_at(request, self._ends())
+        return free_ms is None or free_ms >= self.now + self.policy.preempt_gain_ms
+
     def _ends(self) -> list[tuple[int, Hold]]:
-        """Every gang by its expected end."""
+        """Everything that counts against a quota by its expected end."""
         if self.ends is None:
-            holds = [h for h in self.ledger.index.all_holds() if h.whole and h.ends_ms is not None]
+            holds = [h for h in self.ledger.index.all_holds() if (h.whole or h.gpu_count) and h.ends_ms is not None]
             ends = [(self.now + remaining_ms(self.now, h.since_ms, h.ends_ms or 0), h) for h in holds]
             self.ends = sorted(ends, key=lambda entry: (entry[0], entry[1].holder_id))
         return self.ends

@@ -12,7 +12,7 @@ from phalanx.model.reasons import Reason, ReasonCode, Wish, WishKind
 
 
 class Quotas:
-    """Counted while one plan is made. Only whole nodes and their GPUs count; a workspace without a quota is not limited."""
+    """Counted while one plan is made: whole nodes, and GPUs by type whoever has them. A workspace without a quota is not limited."""
 
     def __init__(self, quotas: Iterable[Quota], used: Mapping[str, int], holds: Iterable[Hold] = (), types: Iterable[str] = ()) -> None:
         """`used`: nodes by workspace. `holds` and the GPU `types` of the fleet are read only where a quota is in GPUs."""
@@ -35,8 +35,11 @@ class Quotas:
     def refusal(self, request: Request) -> Reason | None:
         """Why the request may not start, or None."""
         quota = self._quotas.get(request.workspace)
-        if quota is None or not request.ask.whole:
+        if quota is None:
             return None
+        return (self._over_nodes(quota, request) if request.ask.whole else None) or self._over_gpus(quota, request)
+
+    def _over_nodes(self, quota: Quota, request: Request) -> Reason | None:
         used = self._used[request.workspace]
         own = quota.nodes if not quota.cohort else None if quota.borrow is None else quota.nodes + quota.borrow
         if own is not None and used + request.size > own:
@@ -45,16 +48,16 @@ class Quotas:
             limit, together = self._cohort_limit[quota.cohort], self._cohort_used[quota.cohort]
             if together + request.size > limit:
                 return _over(request, request.workspace, together, limit, quota.cohort)
-        return self._over_gpus(request) if quota.gpus and request.ask.gpus else None
+        return None
 
     def narrowed(self, request: Request) -> Request:
         """The request without the GPU types of which its workspace has no quota left; as it is where none is left, to be refused."""
         quota = self._quotas.get(request.workspace)
-        if quota is None or not quota.gpus or not request.ask.whole:
+        if quota is None or not quota.gpus:
             return request
         choices: list[GpuChoice] = []
         for choice in request.ask.gpus:
-            types = accepted_types(choice)
+            types = self._types_for(choice)
             left = [kind for kind in types if self._gpus_left(request, kind, choice.count)]
             choices += [choice] if len(left) == len(types) else [GpuChoice(kind, choice.count, True) for kind in left]
         if not choices or tuple(choices) == request.ask.gpus:
@@ -65,9 +68,9 @@ class Quotas:
         """Count a start, with the GPUs it gets on each node where that is known."""
         if request.ask.whole:
             self._add(request.workspace, request.size)
-            if gpu_type and self._gpu_limits:
-                key = (request.workspace, gpu_type)
-                self._gpus[key] = self._gpus.get(key, 0) + request.size * gpus
+        if gpu_type and self._gpu_limits:
+            key = (request.workspace, gpu_type)
+            self._gpus[key] = self._gpus.get(key, 0) + request.size * gpus
 
     def untake(self, request: Request) -> None:
         """Take a start back."""
@@ -78,7 +81,7 @@ class Quotas:
         """Uncount a victim in a what-if; with sign -1 count it again."""
         if hold.whole:
             self._add(hold.workspace, -sign * len(hold.node_ids))
-            self._add_gpus(hold, -sign)
+        self._add_gpus(hold, -sign)
 
     def may_reclaim_any(self, request: Request) -> bool:
         """The request stays within its own quota, and there is a cohort that may have lent it."""
@@ -92,6 +95,13 @@ class Quotas:
         mine = self._quotas[request.workspace]
         others = (q for q in self._quotas.values() if q.cohort == mine.cohort and q is not mine)
         return frozenset(q.workspace for q in others if self._used[q.workspace] > q.nodes)
+
+    def is_lender(self, request: Request, hold: Hold) -> bool:
+        """The hold is of another workspace of the cohort: what it gives up for a borrower it would take back."""
+        mine, theirs = self._quotas.get(request.workspace), self._quotas.get(hold.workspace)
+        if mine is None or theirs is None or mine is theirs or not mine.cohort or mine.cohort != theirs.cohort:
+            return False
+        return not (self.may_reclaim_any(request) and self._used[theirs.workspace] > theirs.nodes)
 
     def free_at(self, request: Request, ends: Iterable[tuple[int, Hold]]) -> int | None:
         """When the holds that end first have given enough quota back. `ends` sorted. None: never, as far as is known."""
@@ -117,9 +127,16 @@ class Quotas:
         limit = self._gpu_limits.get((request.workspace, kind))
         return limit is None or self._gpus.get((request.workspace, kind), 0) + request.size * count <= limit
 
-    def _over_gpus(self, request: Request) -> Reason | None:
+    def _types_for(self, choice: GpuChoice) -> tuple[str, ...]:
+        """"any" is what the fleet has."""
+        types = accepted_types(choice)
+        return tuple(sorted(self._types - {"", ANY})) or types if types == (ANY,) else types
+
+    def _over_gpus(self, quota: Quota, request: Request) -> Reason | None:
         """All types that it would take are used up: told with the first of them."""
-        wanted = [(kind, choice.count) for choice in request.ask.gpus for kind in accepted_types(choice)]
+        if not quota.gpus or not request.ask.gpus:
+            return None
+        wanted = [(kind, choice.count) for choice in request.ask.gpus for kind in self._types_for(choice)]
         limited = [(kind, count) for kind, count in wanted if (request.workspace, kind) in self._gpu_limits]
         if not limited or any(self._gpus_left(request, kind, count) for kind, count in wanted):
             return None
@@ -130,7 +147,7 @@ class Quotas:
         return Reason(ReasonCode.QUOTA, numbers, None, wish)
 
     def _add_gpus(self, hold: Hold, sign: int) -> None:
-        if hold.whole and hold.gpu_type and self._gpu_limits:
+        if hold.gpu_type and self._gpu_limits:
             key = (hold.workspace, hold.gpu_type)
             self._gpus[key] = self._gpus.get(key, 0) + sign * len(hold.node_ids) * hold.gpu_count
 

@@ -47,8 +47,12 @@ class Claim:
                     self.there[place] = self.there.get(place, 0) - count
 
 
-def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avoid: frozenset[str] = frozenset()) -> Claim | None:
+def earliest(
+    ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avoid: frozenset[str] = frozenset(), stay: frozenset[str] = frozenset()
+) -> Claim | None:
     """The claim with the earliest start: on the fabric, and with the GPU type, where enough nodes come back first. None: not foreseeable.
+
+    `stay`: holders on whose end the request must not count.
 
     What earlier claims need on a fabric is taken as gone for good: their gangs start there, and nobody knows them to end in time.
     """
@@ -66,7 +70,7 @@ def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avo
             break
         if name in avoid or targets[rank].totals.get(name, 0) < request.size:
             continue
-        found = _on_fabric(ledger, request, targets[rank], name, claimed.get(name, []), limit)
+        found = _on_fabric(ledger, request, targets[rank], name, claimed.get(name, []), limit, stay)
         if found is not None:
             spare = sum(found.there.values()) - request.size
             entry = (found.start_ms, -spare, name, rank, found)
@@ -75,7 +79,9 @@ def earliest(ledger: Ledger, request: Request, claims: Iterable[Claim] = (), avo
     return best[4] if best else None
 
 
-def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earlier: list[Claim], limit: int) -> Claim | None:
+def _on_fabric(
+    ledger: Ledger, request: Request, target: Target, name: str, earlier: list[Claim], limit: int, stay: frozenset[str]
+) -> Claim | None:
     fabric = ledger.index.fabrics[name]
     size = target.fabric_size
     there = places(ledger, request, target, name)
@@ -89,6 +95,8 @@ def _on_fabric(ledger: Ledger, request: Request, target: Target, name: str, earl
             break
         if end_ms > limit or end_ms >= NEVER:
             return None
+        if who in stay:
+            continue
         for cell, count in (back_without(ledger, fabric, who, back, ids, excluded) if excluded else back).items():
             if cell.shape in target.shapes:
                 if size <= 1:

@@ -38,9 +38,10 @@ class _Shared:
 class SharedNodes:
     """The shared nodes of one plan. Read from the index when the first shared request comes."""
 
-    def __init__(self, ledger: Ledger, stopping: set[str]) -> None:
+    def __init__(self, ledger: Ledger, stopping: set[str], cleared: frozenset[str] = frozenset()) -> None:
         self.ledger = ledger
         self._stopping = stopping      # holders this plan has told to stop: their nodes are being cleared for a gang
+        self._cleared = cleared        # nodes of which a part is kept for a gang already
         self.opened = False            # an empty node has become a shared one
         self._nodes: dict[str, _Shared] | None = None
 
@@ -140,7 +141,7 @@ class SharedNodes:
             for name, fabric in self.ledger.index.fabrics.items():
                 for node_id, holders in fabric.shares.items():
                     node = fabric.nodes[node_id]
-                    cleared = any(self.ledger.index.holds[h].ending for h in holders)
+                    cleared = node_id in self._cleared or any(self.ledger.index.holds[h].ending for h in holders)
                     if node.state is NodeState.UP and node_id not in fabric.holder and not cleared:
                         self._nodes[node_id] = self._measure(node, name, holders)
         return self._nodes

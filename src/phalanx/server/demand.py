@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from phalanx.core.gang import Gang
 from phalanx.model.app import App
 from phalanx.model.cluster import Member, MemberState, Phase
-from phalanx.model.plan import Request
+from phalanx.model.plan import Request, Stream
 from phalanx.model.work import Function, Input
 from phalanx.scheduler import autoscale
 from phalanx.scheduler.predict import Durations
@@ -22,7 +22,7 @@ from phalanx.server.fleet import Fleet
 from phalanx.server.gangs import STOPPED_APP_STATES
 from phalanx.server.patience import deadline_ms
 from phalanx.server.pool import Pool
-from phalanx.server.snapshot import family_of, is_spent, request_of
+from phalanx.server.snapshot import family_of, goes_on_with_inputs, is_spent, request_of
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
@@ -43,6 +43,7 @@ class Demand:
     requests: dict[str, Request] = field(default_factory=dict)
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)    # request id -> those it is for, in order; none for warm ones
     surplus: list[int] = field(default_factory=list)        # assignments that are needed no more
+    streams: tuple[Stream, ...] = ()                        # functions whose clusters go on with inputs that wait
     next_look_ms: int | None = None                         # when an idle cluster's window ends, if nothing else happens
 
 
@@ -54,6 +55,7 @@ class _Wish:
     requests: tuple[Request, ...] = ()
     inputs: tuple[tuple[str, ...], ...] = ()    # that each is for; none for warm ones
     cut: bool = False                   # there are more
+    stream: Stream | None = None        # what goes on with its inputs
     look_ms: int | None = None          # when the window of an idle cluster ends
     stale_ms: int | None = None         # when it is another by time alone
 
@@ -67,6 +69,7 @@ class Demands:
         self._durations = durations
         self._waiting: dict[str, _Wish] = {}        # pools that want something
         self._timed: dict[str, _Wish] = {}          # pools whose wish changes by time alone, or that have idle clusters
+        self._streams: dict[str, Stream] = {}
         self._surplus: dict[str, list[int]] = {}
         self._starting: set[int] = set()            # assignments of plain functions that do not run yet
         self._members: set[int] = set()             # assignments of which a member changed
@@ -98,9 +101,11 @@ class Demands:
         now = self._server.now_ms()
         for function_id, pool in self._server.gangs.pools.items():
             function = self._function(function_id)
-            fresh = self._wish_of(function, pool, now)[0].requests if function is not None else ()
+            wish = self._wish_of(function, pool, now)[0] if function is not None else _Wish(False)
             kept = self._waiting[function_id].requests if function_id in self._waiting else ()
-            assert _timeless(kept) == _timeless(fresh), f"{function_id}: kept {kept}, recounted {fresh}"
+            assert _timeless(kept) == _timeless(wish.requests), f"{function_id}: kept {kept}, recounted {wish.requests}"
+            stream = self._streams.get(function_id)
+            assert stream == wish.stream, f"{function_id}: kept {stream}, recounted {wish.stream}"
         starting = {n for n, gang in self._server.gangs.running.items() if _is_starting(gang)}
         assert self._starting == starting, f"starting: kept {self._starting}, recounted {starting}"
 
@@ -119,6 +124,7 @@ class Demands:
     def _look_at(self, function_id: str, now: int) -> None:
         self._waiting.pop(function_id, None)
         self._timed.pop(function_id, None)
+        self._streams.pop(function_id, None)
         function, pool = self._function(function_id), self._server.gangs.pools.get(function_id)
         if function is None or pool is None:
             return
@@ -127,6 +133,8 @@ class Demands:
             self._surplus[function_id] = surplus
         if wish.requests:
             self._waiting[function_id] = wish
+        if wish.stream is not None:
+            self._streams[function_id] = wish.stream
         if wish.look_ms is not None or wish.stale_ms is not None:
             self._timed[function_id] = wish
 
@@ -152,7 +160,10 @@ class Demands:
         if any(item is not None and item.excluded_nodes for item in items):
             stale = now     # what is left without them changes with every node
         inputs = tuple(tuple(item.input_id for item in lot) for lot in lots)
-        return _Wish(not function.clustered, requests, inputs, wish.gangs > most, look, stale), surplus
+        going_on = tuple(sorted(cluster_id for cluster_id, (gang, _) in members.items() if goes_on_with_inputs(gang, function)))
+        next_input = pool.ready(self._server.world[Input], now, most=1) if going_on else []
+        stream = Stream(function.function_id, next_input[0].created_ms, going_on) if next_input else None
+        return _Wish(not function.clustered, requests, inputs, wish.gangs > most, stream, look, stale), surplus
 
     def _requests(self, function: Function, pool: Pool, items: list[Input | None], now: int) -> list[Request]:
         """One for each cluster that is missing, with the queue time of the input that needs it first."""
@@ -191,6 +202,7 @@ class Demands:
         self._surplus = {}
         looks = [wish.look_ms for wish in self._timed.values() if wish.look_ms is not None and wish.look_ms > now]
         made.next_look_ms = min(looks, default=None)
+        made.streams = tuple(self._streams.values())
         pools = self._server.gangs.pools
         room = self._room_to_start()
         for function_id in sorted(self._waiting, key=lambda name: pools[name].ordinal):

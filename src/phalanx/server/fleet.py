@@ -16,16 +16,18 @@ from phalanx.core.gang import Gang
 from phalanx.model.cluster import Assignment, Attempt
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.node import NodeRecord
-from phalanx.model.work import Function
+from phalanx.model.work import Function, Input
 from phalanx.scheduler.index import Event, FleetIndex, HoldChanged, HoldEnded, NodeChanged, NodeGone
 from phalanx.scheduler.predict import Durations
+from phalanx.server.giving_way import turn_ends_ms
 from phalanx.server.preempting import is_idle, preemptible_after_ms
-from phalanx.server.snapshot import family_of, hold_of, node_of
+from phalanx.server.snapshot import family_of, goes_on_with_inputs, hold_of, node_of
 
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
 FREEZE_FROM = 1000      # nodes: of a smaller fleet a collection takes no time
+BETWEEN_MS = 1_000      # from the end of an input until its cluster has taken the next one, or left: nobody borrows its nodes meanwhile
 
 
 class Fleet:
@@ -168,17 +170,31 @@ class Fleet:
         return replace(node, state=NodeState.CORDONED, state_reason=aside) if aside and node.state == NodeState.UP else node
 
     def _hold(self, gang: Gang) -> Hold:
-        """Its predicted end, where its function has a history, and whether it may be given up."""
+        """What it works on, its predicted end, where its function has a history, and whether it may be given up."""
         function = self._server.world[Function][gang.assignment.function_id]
-        predicted = self._predicted(function)
-        hold = hold_of(gang, function, gang.members)
-        ends_ms = hold.since_ms + predicted if predicted is not None else None
-        if gang.assignment.stopped_ms:
-            ends_ms = gang.assignment.stopped_ms + self._server.config.grace_ms
+        since_ms, ends_ms = self._span(gang, function)
         return replace(
-            hold, warm=is_idle(self._server, gang), ending=not gang.is_counted, ends_ms=ends_ms,
-            preemptible_after_ms=preemptible_after_ms(self._server, gang),
+            hold_of(gang, function, gang.members), warm=is_idle(self._server, gang), ending=not gang.is_counted, since_ms=since_ms,
+            ends_ms=ends_ms, preemptible_after_ms=preemptible_after_ms(self._server, gang),
         )  # fmt: skip
+
+    def _span(self, gang: Gang, function: Function) -> tuple[int, int | None]:
+        """Since when it does what it does now, and until when; where inputs wait it may take others until its turn is over."""
+        assignment, inputs, grace_ms = gang.assignment, self._server.world[Input], self._server.config.grace_ms
+        began = [inputs[attempt.input_id].started_ms for attempt in gang.open if attempt.input_id in inputs]
+        since_ms = min(began, default=assignment.idle_since_ms or assignment.created_ms)
+        if assignment.stopped_ms:
+            return since_ms, assignment.stopped_ms + grace_ms
+        if assignment.draining and not gang.open:
+            return since_ms, since_ms + BETWEEN_MS
+        predicted = self._predicted(function)
+        if predicted is None:
+            return since_ms, None
+        goes_on = goes_on_with_inputs(gang, function) and self._server.gangs.pool(function.function_id).waiting
+        if goes_on and gang.took_inputs and not gang.open:      # it is about to take the next, or to give way
+            since_ms += BETWEEN_MS - predicted
+        ends_ms = max(began, default=since_ms) + predicted
+        return since_ms, max(ends_ms, turn_ends_ms(self._server, gang)) if goes_on else ends_ms
 
     def _predicted(self, function: Function) -> int | None:
         return self._durations.predict(function.function_id, function.timeout_s * 1000, family_of(function))

@@ -175,7 +175,7 @@ class Gangs:
     def _deliver(self, unit: Unit, gang: Gang, rank: int) -> Attempt | None:
         pool = self.pool(gang.assignment.function_id)
         item = self._next(gang, pool)
-        if item is None:
+        if item is None or (gang.took_inputs and self._server.giving_way.instead_of(unit, gang, item)):
             return None
         pool.remove(item)
         move_input(item, InputState.RUNNING)

@@ -11,7 +11,7 @@ from phalanx.core import events as ev
 from phalanx.model.cluster import Cause
 from phalanx.model.fleet import Node, Retention
 from phalanx.model.gpus import GpuChoice, accepted_types
-from phalanx.model.plan import Plan, Policy, Request, Reservation, Snapshot, Start
+from phalanx.model.plan import Plan, Policy, Request, Reservation, Snapshot, Start, Stream
 from phalanx.model.reasons import Reason, sentence
 from phalanx.model.work import Function, Input
 from phalanx.scheduler.backoff import Refusals
@@ -53,6 +53,7 @@ class Planning:
         self._reservations: tuple[Reservation, ...] = ()
         self._quotas = quotas_of(server.config.quotas)
         self._retentions: tuple[Retention, ...] = ()
+        self._streams: tuple[Stream, ...] = ()
         self._recent = RecentWaits()
         self._said: dict[str, str] = {}             # function id -> the sentence its users saw last
         self.durations = Durations()
@@ -140,8 +141,10 @@ class Planning:
             self.fleet.recount()
         self.requests = wanted.requests
         self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.inputs))
+        self._streams = wanted.streams
         if not wanted.requests:
             self._look_again(wanted.next_look_ms)
+            self._server.giving_way.planned((), {})
             self.waits, self._reservations = {}, ()
             self._tell()
             return
@@ -152,6 +155,7 @@ class Planning:
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
         self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms, self.fleet.protected.values()))
         first = {request_id: lot[0] for request_id, lot in wanted.inputs.items()}
+        self._server.giving_way.planned(decided.give_way, first)
         for start in decided.starts:
             self._start(unit, start, first.get(start.request_id, ""))
         if decided.starts:
@@ -194,7 +198,7 @@ class Planning:
         """Nodes and holds are in the index."""
         return Snapshot(
             self._server.now_ms(), pending=pending, reservations=self._reservations, retentions=self._retentions, quotas=self._quotas,
-            recent_wait_ms=self._recent.mean_ms,
+            streams=self._streams, recent_wait_ms=self._recent.mean_ms,
         )  # fmt: skip
 
     # ------------------------------------------------------------ what users see

@@ -28,6 +28,7 @@ from phalanx.server.deployments import Deployments
 from phalanx.server.environments import Environments
 from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
+from phalanx.server.giving_way import GivingWay
 from phalanx.server.images import Images
 from phalanx.server.leases import Leases
 from phalanx.server.log_marks import LogMarks
@@ -101,6 +102,7 @@ class Server:
         self.planning = Planning(self)
         self.purging = Purging(self)
         self.retentions = Retentions(self)
+        self.giving_way = GivingWay(self)
         self.secrets = Secrets(self)
 
     def start(self) -> None:

@@ -87,6 +87,11 @@ def is_spent(gang: Gang, function: Function) -> bool:
     return function.single_use and gang.took_inputs and not gang.open
 
 
+def goes_on_with_inputs(gang: Gang, function: Function) -> bool:
+    """Does it take the next input of its function when it is done with this one?"""
+    return gang.is_counted and not function.single_use
+
+
 def hold_of(gang: Gang, function: Function, members: list[Member]) -> Hold:
     """What a gang has of its nodes, until nothing of it remains."""
     gpus = int(str(function.gpus[gang.assignment.gpu_choice][1])) if function.gpus else 0
