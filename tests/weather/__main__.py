@@ -28,7 +28,7 @@ import pytest
 from tests.weather.kinds import KINDS, some_kind
 from tests.weather.world import Wrong
 
-LONGEST_S = 1800.0      # of one world in real time: one that takes longer goes round and round at one moment
+LONGEST_S = 600.0       # of one world in real time: one that takes longer goes round and round at one moment
 FORK = multiprocessing.get_context("fork")      # a world's own process, with everything imported
 
 

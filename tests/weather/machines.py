@@ -41,6 +41,7 @@ class Host:
     def __init__(self, world: Any, number: int, gpus: int, folder: Path) -> None:
         self.world, self.name, self.folder = world, f"node-{number}", folder
         self.node = LocalNode(self.name, self.name, "H100", gpus, 8000, 16_000, simulated=False, rdma=True)
+        folder.mkdir(parents=True)
         self.disk: dict[Key, Spec] = {}         # spec.json of each container
         self.shims: dict[Key, Shim] = {}
         self.agent: Agent | None = None

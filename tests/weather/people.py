@@ -52,6 +52,7 @@ class Person:
         request = api_pb2.AppCreateRequest(description="weather", app_state=state)
         app_id = (await self.ask("AppCreate", request)).app_id
         beating = begin(self._beat(app_id))
+        waits: list[asyncio.Task[None]] = []
         try:
             functions = [await self._function(app_id) for _ in range(dice.randint(1, 2))]
             if is_deployed:
@@ -60,7 +61,6 @@ class Person:
                 request = api_pb2.AppPublishRequest(app_id=app_id, name=name, app_state=api_pb2.APP_STATE_DEPLOYED, function_ids=ids)
                 await self.ask("AppPublish", request)
             calls: list[CallTruth] = []
-            waits = []
             for _ in range(dice.randint(1, self.world.calls_each)):
                 call = await self._call(dice.choice(functions))
                 calls.append(call)
@@ -82,7 +82,8 @@ class Person:
                 beating.cancel()
             await asyncio.gather(*waits)
         finally:
-            beating.cancel()
+            for task in (beating, *waits):
+                task.cancel()
         if is_deployed:
             await self.ask("AppStop", api_pb2.AppStopRequest(app_id=app_id, source=api_pb2.APP_STOP_SOURCE_CLI))
         await self.ask("AppClientDisconnect", api_pb2.AppClientDisconnectRequest(app_id=app_id))

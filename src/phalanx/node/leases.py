@@ -56,7 +56,10 @@ class Leases:
         self._answers_beats = welcome.lease_ms > 0
         limits = Limits(welcome.lease_ms or Limits.lease_ms, welcome.outage_limit_ms, welcome.silent_ms or Limits.silent_ms)
         if limits != self.lease.limits:
-            write_whole(str(self._limits_file), json.dumps(vars(limits)))
+            try:
+                write_whole(str(self._limits_file), json.dumps(vars(limits)))
+            except OSError as error:    # a full disk keeps no agent from its server: the next one hears of them when it joins
+                say(f"the limits could not be kept: {error}")
         self._greet_seconds = max(0.1, min(2.0, limits.silent_ms / 4000))
         self.lease.go_by(limits, registered_ms)
         self.look()     # the shims too, before our first heartbeat says that these limits hold here

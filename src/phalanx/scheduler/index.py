@@ -250,7 +250,8 @@ class _Draft:
             if old.ends_ms != hold.ends_ms:
                 end_ms = NEVER if hold.ends_ms is None else hold.ends_ms
                 for name in self._fabrics_of(hold):
-                    self._move_end(self._own(name), hold.holder_id, end_ms)
+                    if name is not None:
+                        self._move_end(self._own(name), hold.holder_id, end_ms)
             return
         if old is not None:
             self.end_hold(hold.holder_id)
@@ -259,12 +260,12 @@ class _Draft:
             self.used[hold.workspace] = self.used.get(hold.workspace, 0) + len(hold.node_ids)
         self._place(hold, True)
 
-    def _fabrics_of(self, hold: Hold) -> list[str]:
-        """Where its nodes are: all of them where the first is, but for one that has moved or left."""
+    def _fabrics_of(self, hold: Hold) -> list[str | None]:
+        """Where its nodes are: all of them where the first is, but for one that has moved, or left (None)."""
         first = self.home.get(hold.node_ids[0]) if hold.node_ids else None
         if first is not None and sum(self.fabrics[first].parts.get(hold.holder_id, {}).values()) == len(hold.node_ids):
             return [first]
-        return [name for name in dict.fromkeys(map(self.home.get, hold.node_ids)) if name is not None]
+        return list(dict.fromkeys(map(self.home.get, hold.node_ids)))
 
     @staticmethod
     def _move_end(fabric: Fabric, who: str, end_ms: int) -> None:
@@ -288,8 +289,10 @@ class _Draft:
         node_ids = list(dict.fromkeys(hold.node_ids))
         names = self._fabrics_of(hold)
         for name in names:
+            if name is None:
+                continue
             fabric = self._own_held(name)
-            mine = node_ids if fabric.nodes.keys() >= set(node_ids) else [n for n in node_ids if n in fabric.nodes]
+            mine = node_ids if len(names) == 1 else [n for n in node_ids if n in fabric.nodes]
             if hold.whole:
                 self._hold_nodes(fabric, mine, hold.holder_id, here)
                 self._release_of(fabric, hold.holder_id)

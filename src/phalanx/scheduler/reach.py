@@ -2,8 +2,8 @@
 
 What is free and what the fleet's holds give back never suffices sooner for one plan than for the index: what the plan has taken or keeps
 was free there, what it started gives back no more than it took, a hold past its predicted end takes longer, and whole blocks take no fewer
-nodes. So of hundreds of fabrics only those have their timeline read whose bound is before the best date so far: 3 for a claim at 100,000
-nodes instead of 180.
+nodes. So of hundreds of fabrics only those have their timeline read whose bound is before the best date so far: 6 of 397 for a claim at
+100,000 nodes, where 176 were.
 """
 
 from __future__ import annotations
