@@ -190,6 +190,25 @@ def test_concurrent_inputs_are_offered_in_the_same_order_on_every_rank() -> None
     assert orders == [["in-1", "in-2"], ["in-1", "in-2"]]
 
 
+def test_an_input_that_a_rank_had_put_does_not_pay_when_the_rank_dies_in_the_next() -> None:
+    story = Story(2, max_inputs=2).running()
+    for input_id in ("in-1", "in-2"):
+        story.tell(ev.Delivered(input_id, 1), *(ev.Fetched(r, input_id) for r in story.ranks))
+    story.tell(ev.Put(0, "in-1", 1, OK))
+    story.tell(ev.Exited(0, story.now, 3))
+    story.exit_all()
+    assert story.asked(ev.Requeue) == [ev.Requeue("in-1", "rank 0 on node node-0 exited with code 3", ())]
+    assert [decided.input_id for decided in story.asked(ev.Decide)] == ["in-2"]
+
+
+def test_an_input_that_a_rank_had_put_pays_when_nothing_else_was_there_to_kill_it() -> None:
+    story = Story(size=2).working("in-1")
+    story.tell(ev.Put(0, "in-1", 1, OK))
+    story.tell(ev.Exited(0, story.now, 3))
+    story.exit_all()
+    assert [(decided.input_id, decided.status) for decided in story.asked(ev.Decide)] == [("in-1", "failed")]
+
+
 def test_a_result_of_an_old_attempt_changes_nothing() -> None:
     story = Story(2).working()
     assert story.tell(ev.Put(0, "in-1", 9, OK)) == []

@@ -183,8 +183,9 @@ def _end_if_all_gone(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
     gang.assignment.verdict = verdict
     gang.touch(gang.assignment)
     instructions: list[ev.Instruction] = []
+    at_work = _at_work(gang, verdict)
     for attempt in list(gang.open):
-        instructions.append(gang.close(attempt, _outcome(gang, attempt, verdict)))
+        instructions.append(gang.close(attempt, _outcome(gang, attempt, verdict, at_work)))
     if died_early(gang):
         instructions.append(ev.FailWaiting(verdict))
     instructions += [ev.Release(member.rank) for member in gang.members]    # a lost node may be back
@@ -194,7 +195,14 @@ def _end_if_all_gone(gang: GangRecords, now_ms: int) -> list[ev.Instruction]:
     return instructions
 
 
-def _outcome(gang: GangRecords, attempt: Attempt, verdict: Failure) -> ev.Decide | ev.Requeue:
+def _at_work(gang: GangRecords, verdict: Failure) -> set[str]:
+    """The inputs that can be to blame: the one that raised, or those that the rank had and had not put when its process died."""
+    if verdict.input_id:
+        return {verdict.input_id}
+    return {a.input_id for a in gang.open if verdict.rank in a.fetched and verdict.rank not in a.results}
+
+
+def _outcome(gang: GangRecords, attempt: Attempt, verdict: Failure, at_work: set[str]) -> ev.Decide | ev.Requeue:
     """What an input that was open at the end gets."""
     results = attempt.results
     if len(results) == gang.assignment.size and all(r.status == "ok" for r in results.values()):
@@ -204,6 +212,6 @@ def _outcome(gang: GangRecords, attempt: Attempt, verdict: Failure) -> ev.Decide
         return ev.Decide(attempt.input_id, attempt.attempt, "terminated", failure=stopped)
     if verdict.cause in _OTHERS_WISH:
         return ev.Requeue(attempt.input_id, _OTHERS_WISH[Cause(verdict.cause)] or verdict.sentence, charged=False)
-    if not verdict.user_fault or (verdict.input_id and verdict.input_id != attempt.input_id):
+    if not verdict.user_fault or (at_work and attempt.input_id not in at_work):
         return ev.Requeue(attempt.input_id, verdict.sentence, blamed_nodes(gang.assignment, gang.members))
     return ev.Decide(attempt.input_id, attempt.attempt, "failed", failure=verdict)
