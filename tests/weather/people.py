@@ -95,12 +95,19 @@ class Person:
             await asyncio.sleep(BEAT_S)
 
     async def _function(self, app_id: str) -> WeatherFunction:
-        self._functions += 1
-        function, definition = some_function(self.random, f"f{self.number}-{self._functions}", self.world.seed, self.world.largest)
-        self.world.functions[function.name] = function
-        request = api_pb2.FunctionCreateRequest(app_id=app_id, function=definition)
-        function.function_id = (await self.ask("FunctionCreate", request)).function_id
-        return function
+        while True:
+            self._functions += 1
+            function, definition = some_function(self.random, f"f{self.number}-{self._functions}", self.world.seed, self.world.largest)
+            self.world.functions[function.name] = function
+            request = api_pb2.FunctionCreateRequest(app_id=app_id, function=definition)
+            try:
+                function.function_id = (await self.ask("FunctionCreate", request)).function_id
+            except GRPCError as refusal:
+                if "can never fit" not in str(refusal.message):
+                    raise
+                await asyncio.sleep(60)     # nodes were removed for good, and their successors are not there yet
+            else:
+                return function
 
     async def _call(self, function: WeatherFunction) -> CallTruth:
         """One input, or several with the call, or a batch of spawned ones that come in lots."""

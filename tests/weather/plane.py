@@ -130,7 +130,7 @@ class Plane:
         if weather.happens(weather.double_request) and caller.idempotency_key:
             self._serve(caller, name, request).add_done_callback(_seen)
         if weather.happens(weather.double_request) and caller.idempotency_key:      # and once more, when nobody expects it
-            asyncio.get_running_loop().call_later(weather.randomness.uniform(0, 120), self._late, caller, name, request)
+            asyncio.get_running_loop().call_later(weather.randomness.uniform(0, 120), self._late, self.life, caller, name, request)
         answer = await self._answer_of(self._serve(caller, name, request), name)
         await asyncio.sleep(weather.some_delay_s())
         if weather.happens(weather.lose_answer):
@@ -144,8 +144,8 @@ class Plane:
         caller = Caller(task_id, task_id, assignment, rank, MODAL, OWN_PYTHON, key, unix_socket=True)
         return await self.rpc(caller, name, request)
 
-    def _late(self, caller: Caller, name: str, request: Any) -> None:
-        if self.is_up:
+    def _late(self, life: Life | None, caller: Caller, name: str, request: Any) -> None:
+        if self.is_up and self.life is life:        # it lay in a connection, which ended with that server
             self._serve(caller, name, request).add_done_callback(_seen)
 
     def _serve(self, caller: Caller, name: str, request: Any) -> asyncio.Task[Any]:

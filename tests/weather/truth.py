@@ -154,7 +154,8 @@ class Truth:
                     self.say_wrong(f"{what} has no deadline: {result.exception}")
                 self.counts["deadlines"] += 1
             case _:
-                if faults <= function.retries and not self.import_faults[function.name]:
+                stopped = call.may_be_terminated        # its app was, perhaps between the failure and the last rank's end: no retry then
+                if faults <= function.retries and not self.import_faults[function.name] and not stopped:
                     self.say_wrong(
                         f"{what} failed as the user's, with {function.retries} retries and {faults} attempts that did: {result.exception}")
 

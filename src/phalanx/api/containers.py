@@ -46,6 +46,8 @@ class Containers:
         return api_pb2.ContainerHeartbeatResponse(cancel_input_event=api_pb2.CancelInputEvent(input_ids=cancelled))
 
     async def FunctionGetInputs(self, request: Any, caller: Caller, unit: Unit) -> Any:
+        if self._server.input_requests.is_over(caller.task_id, caller.idempotency_key):
+            return api_pb2.FunctionGetInputsResponse()
         most, linger_s = max(request.batch_max_size, 1), request.batch_linger_ms / 1000
         try:
             attempts = await self._containers.next_inputs(unit, *_task(caller), INPUT_POLL_S, most, linger_s)

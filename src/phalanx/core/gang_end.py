@@ -34,7 +34,7 @@ def drain(gang: GangRecords, cause: str, sentence: str, now_ms: int) -> list[ev.
     if gang.assignment.draining or gang.assignment.phase in (Phase.ENDING, Phase.ENDED):
         return []
     if gang.assignment.phase != Phase.RUNNING:
-        return stop(gang, cause, now_ms)
+        return stop_asked(gang, cause, sentence, now_ms)
     gang.assignment.draining = True
     gang.assignment.verdict = Failure(cause, 0, now_ms, sentence, user_fault=False)
     gang.touch(gang.assignment)

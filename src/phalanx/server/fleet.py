@@ -49,12 +49,19 @@ class Fleet:
         server.world.watch(NodeRecord, lambda record: self.node_changed(record.node_id))
         server.world.watch(Assignment, self._gang_changed)
         server.world.watch(Attempt, self._attempt_changed)
-        server.world.watch(Function, lambda function: self._mark_gangs(function.function_id))
+        server.world.watch(Function, lambda function: self.gangs_changed(function.function_id))
 
     def node_changed(self, node_id: str) -> None:
         """Its record, or its agent's connection."""
         self._nodes.add(node_id)
         self._cpu_milli = self._facts = None
+
+    def gangs_changed(self, function_id: str) -> None:
+        """All of a function's, by something that is no record of theirs."""
+        pool = self._server.gangs.pools.get(function_id)
+        if pool is not None:
+            pool.stir()
+            self._gangs |= {number: gang.assignment.cluster_id for number, gang in pool.gangs.items()}
 
     def agents_changed(self, agent_ids: set[str]) -> None:
         """They are heard of, or not, as they were not before."""
@@ -125,12 +132,6 @@ class Fleet:
         gang = self._server.gangs.running.get(attempt.assignment)
         if gang is not None:
             self._gangs[attempt.assignment] = gang.assignment.cluster_id
-
-    def _mark_gangs(self, function_id: str) -> None:
-        pool = self._server.gangs.pools.get(function_id)
-        if pool is not None:
-            pool.stir()
-            self._gangs |= {number: gang.assignment.cluster_id for number, gang in pool.gangs.items()}
 
     def _look_at(self, function_id: str) -> None:
         """Its gangs are idle, or expected to end, by what waits and what ran."""

@@ -20,14 +20,19 @@ from phalanx.model.cluster import Member
 if TYPE_CHECKING:
     from phalanx.server.server import Server
 
+# The client reads lines and results in tasks of their own: of what comes in one piece it may print the result first. Its very first line it
+# prints after loading half of rich (20 ms were not enough on a quiet machine).
+HEAD_START_S, FIRST_HEAD_START_S = 0.005, 0.1
 PATIENCE_S = 0.2        # an agent that is busy, or of a version that knows no such question, holds no result up for longer
 
 
 @dataclass(eq=False)
 class Follower:
-    """A client that is shown an app's log as it comes: all lines up to `seq` were sent to it."""
+    """A client that is shown an app's log as it comes: all lines up to `seq` were sent to it, and by `shown_s` of the loop's time it has
+    printed them."""
 
     seq: int
+    shown_s: float = 0.0
 
 
 class LogMarks:
@@ -63,15 +68,19 @@ class LogMarks:
 
     async def settle(self, app_id: str, assignments: Collection[int]) -> None:
         """Return when clients that follow the app were sent what those ranks wrote before they put their results, or after a while."""
-        ends = asyncio.get_running_loop().time() + PATIENCE_S
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + PATIENCE_S
         waiting = [future for (assignment, _), (_, future) in self._open.items() if assignment in assignments]
         if waiting:
             await asyncio.wait(waiting, timeout=PATIENCE_S)
         upto = self._server.logs.shown
         while any(follower.seq < upto for follower in self._followers.get(app_id, ())):
-            left = ends - asyncio.get_running_loop().time()
+            left = ends - loop.time()
             if left <= 0 or not await self._server.topics.wait(("followed", app_id), left):
                 return
+        shown_s = max((follower.shown_s for follower in self._followers.get(app_id, ())), default=0.0)
+        if shown_s > loop.time():
+            await asyncio.sleep(shown_s - loop.time())
 
     @contextmanager
     def following(self, app_id: str, seq: int) -> Iterator[Follower]:
@@ -87,5 +96,7 @@ class LogMarks:
             self._server.topics.wake(("followed", app_id))
 
     def sent(self, app_id: str, follower: Follower, seq: int) -> None:
-        follower.seq = seq
+        if seq > follower.seq:
+            head_start_s = HEAD_START_S if follower.shown_s else FIRST_HEAD_START_S
+            follower.seq, follower.shown_s = seq, max(follower.shown_s, asyncio.get_running_loop().time() + head_start_s)
         self._server.topics.wake(("followed", app_id))

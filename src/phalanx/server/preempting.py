@@ -63,6 +63,7 @@ def _stop(server: Server, unit: Unit, gang: Gang, sentence: str) -> None:
         item: Input = server.world[Input][attempt.input_id]
         item.preemptions += 1
         unit.put(item)
+        server.planning.fleet.gangs_changed(item.function_id)       # another that starts for it is left alone as long, too
     server.gangs.dispatch(unit, number, ev.StopAsked(Cause.PREEMPTED, sentence))
 
 

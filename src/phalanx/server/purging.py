@@ -91,9 +91,8 @@ class Purging:
             old.append(kept)
         for kept in old:
             unit.delete(kept)
-        keys, gangs = self._server.input_keys, self._server.gangs
-        for task_id in [task for task in keys if task not in gangs.by_task or gangs.by_task[task].assignment not in gangs.running]:
-            del keys[task_id]
+        gangs = self._server.gangs
+        self._server.input_requests.forget(lambda task: task not in gangs.by_task or gangs.by_task[task].assignment not in gangs.running)
         self._server.containers.forget()
         self._server.logs.forget_ranks()
 

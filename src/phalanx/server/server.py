@@ -30,6 +30,7 @@ from phalanx.server.functions import Functions
 from phalanx.server.gangs import Gangs
 from phalanx.server.giving_way import GivingWay
 from phalanx.server.images import Images
+from phalanx.server.input_requests import InputRequests
 from phalanx.server.leases import Leases
 from phalanx.server.log_marks import LogMarks
 from phalanx.server.logins import Logins
@@ -79,7 +80,7 @@ class Server:
         self.topics = Topics()
         self._commits: set[Unit] = set()            # that are not acted on yet
         self._tasks: set[asyncio.Task[None]] = set()
-        self.input_keys: dict[str, tuple[str, str]] = {}    # task -> the idempotency keys of its last two requests for inputs
+        self.input_requests = InputRequests()
         self.bugs = Bugs(paths.bugs, self.now_ms())
         self.agents = Agents(self)
         self.leases = Leases(self)
@@ -217,11 +218,8 @@ class Server:
 
     def keep_answer(self, unit: Unit, caller: Caller, rpc: str, answer: bytes) -> None:
         if rpc == GET_INPUTS:
-            # A runner asks for inputs one request after the other: the third says that it has the answer to the first, which held
-            # payloads and would be kept for nothing.
-            before_last, last = self.input_keys.get(caller.name, ("", ""))
-            self.input_keys[caller.name] = last, caller.idempotency_key
-            kept = self.world[KeptAnswer].get((caller.name, rpc, before_last))
+            had = self.input_requests.answered(caller.name, caller.idempotency_key)
+            kept = self.world[KeptAnswer].get((caller.name, rpc, had))
             if kept is not None:
                 unit.delete(kept)
         unit.put(KeptAnswer(caller.name, rpc, caller.idempotency_key, answer, self.now_ms()))
