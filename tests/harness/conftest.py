@@ -30,6 +30,16 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
+def elsewhere(tmp_path: Path, database: str) -> Iterator[list[str]]:
+    """What `phalanx restore` is told of the database that it fills: an empty one, where it is not part of the state folder."""
+    if not database:
+        yield []
+        return
+    with fresh_database("postgresql", tmp_path / "none") as url:
+        yield ["--database", url]
+
+
+@pytest.fixture
 def control_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Iterator[ControlPlane]:
     """A running control plane, and this process's own modal package pointed at it."""
     plane = ControlPlane(tmp_path, Config(durability="process", database=database))

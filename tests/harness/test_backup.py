@@ -6,7 +6,6 @@ import asyncio
 import io
 import tarfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from phalanx.cli.main import main
 from phalanx.config import Config
 from phalanx.model.work import Call, CallState, Input
 from phalanx.paths import Paths
-from tests.databases import fresh_database
 from tests.harness.callers import Caller
 from tests.harness.conftest import OVER_BOTH_DATABASES
 from tests.harness.control_plane import ControlPlane
@@ -32,13 +30,6 @@ def phalanx(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, database: str) -> Iterator[str]:
-    """The database that a backup is restored into: another one, where it is not part of the state folder."""
-    with fresh_database("postgresql" if database else "sqlite", tmp_path / "none") as url:
-        yield url if database else ""
-
-
 async def answer(rank: FakeRank, item: Any) -> str:
     return f"answer {item.input_id}"
 
@@ -50,7 +41,9 @@ async def answer_unless_it_holds(rank: FakeRank, item: Any) -> str:
 
 
 @OVER_BOTH_DATABASES
-def test_a_backup_under_load_is_of_one_moment_and_goes_on_elsewhere(control_plane: ControlPlane, tmp_path: Path, elsewhere: str) -> None:
+def test_a_backup_under_load_is_of_one_moment_and_goes_on_elsewhere(
+    control_plane: ControlPlane, tmp_path: Path, elsewhere: list[str]
+) -> None:
     control_plane.config.save(control_plane.paths.config)
     fleet = FakeFleet(control_plane, 4)
     fleet.program = answer_unless_it_holds
@@ -84,7 +77,7 @@ def test_a_backup_under_load_is_of_one_moment_and_goes_on_elsewhere(control_plan
     control_plane.stop()
 
     there = tmp_path / "elsewhere" / "state"
-    said = phalanx("restore", file, "--state", there, *(["--database", elsewhere] if elsewhere else []))
+    said = phalanx("restore", file, "--state", there, *elsewhere)
     assert said.exit_code == 0, said.output
     restored = ControlPlane(tmp_path / "elsewhere", Config.load(Paths(there).config))
     restored.start()
@@ -103,7 +96,7 @@ def test_a_backup_under_load_is_of_one_moment_and_goes_on_elsewhere(control_plan
     assert not restored.bugs
 
 
-def test_log_lines_are_in_the_backup(control_plane: ControlPlane, tmp_path: Path) -> None:
+def test_log_lines_are_in_the_backup(control_plane: ControlPlane, tmp_path: Path, elsewhere: list[str]) -> None:
     control_plane.config.save(control_plane.paths.config)
     caller = Caller(control_plane)
     function_id = caller.function(size=2, gpu="H100:8")
@@ -111,7 +104,7 @@ def test_log_lines_are_in_the_backup(control_plane: ControlPlane, tmp_path: Path
     until(lambda: control_plane.server.logs.index.sources(caller.app_id))
     control_plane.call(asyncio.sleep, 0.3)
     assert phalanx("backup", tmp_path / "b.tar", "--state", control_plane.paths.state).exit_code == 0
-    assert phalanx("restore", tmp_path / "b.tar", "--state", tmp_path / "new").exit_code == 0
+    assert phalanx("restore", tmp_path / "b.tar", "--state", tmp_path / "new", *elsewhere).exit_code == 0
     here, there = (segments(state) for state in (control_plane.paths.state, tmp_path / "new"))
     assert there and all(here[name].startswith(data) for name, data in there.items())
 

@@ -23,7 +23,9 @@ async def never_ends(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("phase", ["running", "starting"])
-def test_the_agent_of_a_restored_state_gets_the_nodes_of_the_old_one(control_plane: ControlPlane, tmp_path: Path, phase: str) -> None:
+def test_the_agent_of_a_restored_state_gets_the_nodes_of_the_old_one(
+    control_plane: ControlPlane, tmp_path: Path, elsewhere: list[str], phase: str
+) -> None:
     """At once (no time passes here): what speaks against a node that was lost does not against the new one of its name."""
     control_plane.config.save(control_plane.paths.config)
     fleet = FakeFleet(control_plane, 2)
@@ -39,7 +41,7 @@ def test_the_agent_of_a_restored_state_gets_the_nodes_of_the_old_one(control_pla
     assert phalanx("backup", file, "--state", control_plane.paths.state).exit_code == 0
     fleet.stop()
     control_plane.stop()
-    assert phalanx("restore", file, "--state", there).exit_code == 0
+    assert phalanx("restore", file, "--state", there, *elsewhere).exit_code == 0
 
     restored = ControlPlane(tmp_path / "elsewhere", Config.load(Paths(there).config))
     restored.start()
