@@ -272,8 +272,9 @@ def _tick(runner: _Runner, options: argparse.Namespace, missed: list[str]) -> ob
         times = measure(nodes, gangs, ticks)
         p50, p99, cpu99 = times.at(0.5), times.at(0.99), times.at(0.99, True)
         total = f"{ticks} ticks, {times.starts} starts, {times.evictions} evictions"
+        made = f"first build {times.build_ms:.0f} ms; a collection between ticks at most {times.collector_ms:.1f} ms"
         print(f"{nodes:>7} nodes x {gangs:>4} gangs: p50 {p50:.2f} ({times.at(0.5, True):.2f}), p99 {p99:.2f} ({cpu99:.2f}), worst "
-              f"{times.at(1.0):.1f}; {total}; first build {times.build_ms:.0f} ms",
+              f"{times.at(1.0):.1f}; {total}; {made}",
               flush=True)  # fmt: skip
         numbers = {k: v for k, v in asdict(times).items() if not isinstance(v, list)}
         out.append(numbers | {"p50": p50, "p99": p99, "p99_cpu": cpu99})

@@ -27,6 +27,7 @@ class TickTimes:
     cpu_ms: list[float] = field(default_factory=list)
     starts: int = 0
     evictions: int = 0
+    collector_ms: float = 0.0       # the longest collection of garbage, between two ticks
 
     def at(self, share: float, cpu: bool = False) -> float:
         """A percentile, of wall time or of this thread's CPU time."""
@@ -133,7 +134,8 @@ def measure(nodes: int, gangs: int, ticks: int, seed: int = 1) -> TickTimes:
     times = TickTimes(nodes, gangs, 1000 * (time.perf_counter() - before))
     policy = Policy()
     gc.collect()
-    gc.freeze()      # what a server does after its first build: the fleet is not garbage
+    gc.freeze()      # as the server does (serve.py): the fleet is not garbage, and what is new is looked through by the clock
+    gc.disable()
     carried: list[Event] = []
     for number in range(-WARM_UP, ticks):
         fleet.now += TICK_MS
@@ -159,6 +161,10 @@ def measure(nodes: int, gangs: int, ticks: int, seed: int = 1) -> TickTimes:
         fleet.reservations = made.reserve
         fleet.retentions = tuple(r for r in fleet.retentions if r.request_id in fleet.pending and r.until_ms > fleet.now)
         fleet.refill()
+        wall = time.perf_counter()
+        gc.collect(1)
+        times.collector_ms = max(times.collector_ms, 1000 * (time.perf_counter() - wall))
+    gc.enable()
     gc.unfreeze()
     return times
 
