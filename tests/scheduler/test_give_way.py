@@ -133,6 +133,9 @@ def test_who_waits_for_something_else_does_not_keep_others_from_being_given_way(
     before += [waits(f"quota{i}", 1, 0, workspace="ann") for i in range(6)]
     snapshot = Snapshot(NOW, fleet, holds, (*before, waits("g", 4)), quotas=(Quota("ann", 2),), streams=(stream("a"),))
     assert ways(plan(snapshot)) == [("g", ("a",))]
+    large = tuple(waits(f"w{i}", 4, 0) for i in range(20))
+    one = replace(snapshot, holds=(hold("long", fleet[:3], NOW + 9 * HOUR), busy("a", fleet[3:4], NOW + MINUTE)), quotas=())
+    assert ("g", ("a",)) in ways(plan(replace(one, pending=(*large, waits("g", 1, predicted_ms=MINUTE)))))
 
 
 @st.composite

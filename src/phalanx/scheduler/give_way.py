@@ -18,6 +18,7 @@ from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, 
 from phalanx.scheduler.spare import fits_beside
 
 _LOOKS = 4      # waiting requests a plan for whom somebody may have to give way
+_TRIES = 16     # what-ifs a plan for these
 _WAYS = 16      # alternatives for each: the first to end
 
 
@@ -57,6 +58,7 @@ class Turns:
         self._units: dict[str, list[_Unit]] | None = None
         self._levels: list[tuple[int, int]] | None = None
         self._kinds: dict[int, list[tuple[int, int]]] = {}      # the same for a view's kinds of nodes
+        self._vain: dict[int, list[Request]] = {}               # view -> for whom nobody could give way
         self._ended: Quotas | None = None                       # as they are without what ends
         self._all_over: Quotas | None = None                    # and with all turns over
 
@@ -69,13 +71,30 @@ class Turns:
         """`waiting`: in order, those for whom nobody was stopped and nothing bought. `refused`: by their quotas. `claims`: of all."""
         ways: list[GiveWay] = []
         mine = {claim.request_id: claim for claim in claims}
-        worth = (r for r in waiting if self._worth_a_look(r) and self._may_help(r, r.request_id in refused))
-        for request in islice(worth, _LOOKS):
-            found = self._at_once(request, request.request_id in refused, claims)
-            if not found and request.request_id in mine:
-                found = self._for_date(request, mine[request.request_id])
+        looks, tries = _LOOKS, _TRIES
+        for request in waiting:
+            over, claim = request.request_id in refused, mine.get(request.request_id)
+            plain = not (over or claim or request.excluded_nodes or request.function_id in self._streams)
+            if not self._worth_a_look(request) or not self._may_help(request, over) or plain and self._is_in_vain(request):
+                continue
+            found = self._at_once(request, over, claims)
+            if not found and claim is not None:
+                found = self._for_date(request, claim)
+            if not found and plain:
+                self._vain.setdefault(id(self.ledger.view(request)), []).append(request)
             ways += found
+            looks, tries = looks - bool(found), tries - 1
+            if not looks or not tries:
+                break
         return tuple(ways)
+
+    def _is_in_vain(self, request: Request) -> bool:
+        """Was less asked with more right to it, and nobody could help?"""
+        return any(
+            request.size >= r.size and request.priority <= r.priority and request.submitted_ms >= r.submitted_ms
+            and request.expected_ms >= r.expected_ms
+            for r in self._vain.get(id(self.ledger.view(request)), ())
+        )  # fmt: skip
 
     def _worth_a_look(self, request: Request) -> bool:
         """A quick no: everything that would come next is older, or of higher priority."""
