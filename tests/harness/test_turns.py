@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from itertools import groupby
+from types import SimpleNamespace
 from typing import Any
 
+from phalanx.config import Config
+from phalanx.core import events as ev
 from phalanx.model.cluster import Assignment, Cause
 from phalanx.model.node import NodeRecord
 from phalanx.model.work import Function, Input, InputState
+from phalanx.server.giving_way import turn_ends_ms
+from tests.core.stories import Story
 from tests.harness.callers import Caller
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import FakeFleet, FakeRank
@@ -255,3 +260,15 @@ def test_a_gang_of_two_nodes_waits_for_two_clusters_whose_inputs_end_at_differen
         work.finish(name, 5)
     assert sorted(caller.result(call) for call in calls) == ["one"] * 3 + ["two"] * 3
     nothing_ran_twice(control_plane)
+
+
+def test_a_turn_is_as_long_as_the_cluster_took_to_come_up_however_long_it_then_was_warm() -> None:
+    server: Any = SimpleNamespace(config=Config())
+    for took_ms, turn_ms in ((0, 60_000), (300_000, 300_000)):
+        story = Story(size=1)
+        story.gang.assignment.created_ms = story.now
+        story.now += took_ms
+        story.running()
+        up_ms = story.now - story.gang.assignment.created_ms
+        story.tell(ev.Delivered("in-1", 1), after_ms=36_000_000)
+        assert turn_ends_ms(server, story.gang) == story.now + max(turn_ms, up_ms)

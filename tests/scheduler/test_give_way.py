@@ -109,6 +109,8 @@ def test_a_container_gives_its_place_to_another_functions_container() -> None:
     other = share("p", 2, submitted_ms=NOW - MINUTE, function_id="fu-p")
     made = plan(Snapshot(NOW, fleet, holds, (other,), streams=(stream("h1", "h2", function="fu-a"),)))
     assert ways(made) == [("p", ("h1",)), ("p", ("h2",))]
+    begun = Snapshot(NOW, fleet, (replace(holds[0], ending=True), holds[1]), (other,), streams=(stream("h2", function="fu-a"),))
+    assert ways(plan(begun)) == [], "the one that has begun is enough"
 
 
 def test_a_queues_full_quota_is_passed_on_in_turn() -> None:
@@ -116,6 +118,24 @@ def test_a_queues_full_quota_is_passed_on_in_turn() -> None:
     mine, others = busy("a", fleet[:4], NOW + MINUTE, workspace="ann"), busy("b", fleet[4:6], NOW + MINUTE, workspace="ben")
     snapshot = Snapshot(NOW, fleet, (mine, others), (waits("g", 2, workspace="ann"),), quotas=(Quota("ann", 4),))
     assert ways(plan(replace(snapshot, streams=(stream("a"), stream("b"))))) == [("g", ("a",))]
+    two = busy("a1", fleet[:2], NOW + MINUTE, workspace="ann"), busy("a2", fleet[2:4], NOW + MINUTE, workspace="ann")
+    both = replace(snapshot, holds=two, streams=(stream("a1"), stream("a2")))
+    assert ways(plan(both)) == [("g", ("a1",)), ("g", ("a2",))]
+    begun = replace(both, holds=(replace(two[0], ending=True), two[1]), streams=(stream("a2"),))
+    assert ways(plan(begun)) == [], "the one that has begun is enough"
+    assert ways(plan(replace(begun, pending=(waits("g", 4, workspace="ann"),)))) == [("g", ("a2",))], "unless it needs both"
+
+
+def test_who_waits_for_something_else_does_not_keep_others_from_being_given_way() -> None:
+    fleet = nodes(4) + nodes(4, "other", gpu_type="A100", network="net-2")
+    holds = (busy("a", fleet[:4], NOW + MINUTE), hold("long", fleet[4:6], NOW + 9 * HOUR, workspace="ann"))
+    before = [gang(f"type{i}", 4, "A100:8", submitted_ms=0, function_id=f"fu-t{i}") for i in range(6)]
+    before += [waits(f"quota{i}", 1, 0, workspace="ann") for i in range(6)]
+    snapshot = Snapshot(NOW, fleet, holds, (*before, waits("g", 4)), quotas=(Quota("ann", 2),), streams=(stream("a"),))
+    assert ways(plan(snapshot)) == [("g", ("a",))]
+    large = tuple(waits(f"w{i}", 4, 0) for i in range(20))
+    one = replace(snapshot, holds=(hold("long", fleet[:3], NOW + 9 * HOUR), busy("a", fleet[3:4], NOW + MINUTE)), quotas=())
+    assert ("g", ("a",)) in ways(plan(replace(one, pending=(*large, waits("g", 1, predicted_ms=MINUTE)))))
 
 
 @st.composite

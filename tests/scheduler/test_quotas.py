@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phalanx.model.plan import NO_LIMIT, Plan, Quota, ReasonCode, Snapshot, sentence
+from phalanx.model.gpus import parse_gpu
+from phalanx.model.plan import NO_LIMIT, Plan, Quota, ReasonCode, Retention, Snapshot, sentence
 from phalanx.scheduler.plan import plan
 from tests.scheduler.builders import HOUR, MINUTE, apply, gang, hold, node, nodes, reason_of, share, started
 
@@ -58,6 +59,18 @@ def test_any_gpu_is_one_of_the_types_that_the_queue_has_left() -> None:
     asks = (gang("g", 2, "any:8", workspace="ann"), gang("h", 1, "any:8", workspace="ann", submitted_ms=1))
     made = plan(Snapshot(0, fleet, pending=asks, quotas=(Quota("ann", 9, gpus=(("H100", 8), ("A100-80GB", 8))),)))
     assert sentence(reason_of(made, "g")) == "quota of ann: 0 of 8 A100-80GB in use, this asks 16" and started(made) == ["h"]
+
+
+def test_a_container_that_finds_its_place_at_second_look_keeps_to_what_the_quota_has_left_by_then() -> None:
+    """It comes first and finds all nodes kept; then a later one uses up the type on the node that both could share."""
+    fleet = (node("h"), node("a", gpu_type="A100", network="net-2"))
+    either = share("p", gpu="H100:2", workspace="ann", priority=1, predicted_ms=20 * HOUR)
+    either = replace(either, ask=replace(either.ask, gpus=(*either.ask.gpus, parse_gpu("A100:2"))))
+    later = tuple(share(name, gpu=gpu, workspace="ann") for name, gpu in (("q", "H100:2"), ("r", "A100:2")))
+    kept = (Retention("q", ("h",), 3 * HOUR), Retention("r", ("a",), 3 * HOUR))
+    quotas = (Quota("ann", 9, gpus=(("H100", 2), ("A100", 8))),)
+    made = plan(Snapshot(0, fleet, (), (either, *later), quotas=quotas, retentions=kept))
+    assert {s.request_id: s.gpu_type for s in made.starts} == {"q": "H100", "r": "A100", "p": "A100"}
 
 
 def test_an_idle_container_of_the_queue_makes_way_where_only_the_quota_is_missing_and_there_is_a_place() -> None:

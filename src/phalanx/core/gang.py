@@ -136,7 +136,7 @@ class Gang:
             case ev.ClusterHello(rank):
                 return gang_start.cluster_hello(gang, rank)
             case ev.AsksForInputs(rank):
-                return gang_start.asks(gang, rank)
+                return gang_start.asks(gang, rank, now_ms)
             case ev.Delivered(input_id, attempt):
                 return gang_inputs.delivered(gang, input_id, attempt, now_ms)
             case ev.Fetched(rank, input_id):

@@ -93,14 +93,17 @@ def cluster_hello(gang: GangRecords, rank: int) -> list[ev.Instruction]:
     return [ev.AnswerClusterHellos()] if all(m.state == MemberState.READY for m in gang.members) else []
 
 
-def asks(gang: GangRecords, rank: int) -> list[ev.Instruction]:
+def asks(gang: GangRecords, rank: int, now_ms: int) -> list[ev.Instruction]:
     """A rank's first question for inputs: it is through import and @enter."""
     member = gang.members[rank]
     came_through: list[ev.Instruction] = []
     if not member.asked:
         member.asked = True
         gang.touch(member)
-        came_through = [ev.CameThrough()] if all(m.asked for m in gang.members) else []
+        if all(m.asked for m in gang.members):
+            gang.assignment.up_ms = now_ms
+            gang.touch(gang.assignment)
+            came_through = [ev.CameThrough()]
     if member.state != MemberState.IMPORTING or gang.assignment.clustered:
         return came_through
     gang.move(member, MemberState.READY)

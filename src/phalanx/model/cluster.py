@@ -123,6 +123,7 @@ class Assignment:
     idle_since_ms: int = 0
     created_ms: int = 0
     running_ms: int = 0
+    up_ms: int = 0              # when every rank was through import and @enter; 0: not yet
     first_input_ms: int = 0     # when it took its first; 0: none yet
     ended_ms: int = 0
 

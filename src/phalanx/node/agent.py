@@ -68,7 +68,7 @@ class Agent:
         self.containers: dict[Key, Container] = {}
         self.gone: set[Key] = set()                   # stopped before they were prepared: a late Prepare changes nothing
         self.session: Session | None = None
-        self.remains = Remains(self._is_clean)
+        self.remains = Remains(self._say_state)
         self._jobs: set[asyncio.Task[None]] = set()
         self._preparing: dict[Key, asyncio.Task[None]] = {}
         self._bridging: asyncio.Task[None] | None = None
@@ -203,7 +203,10 @@ class Agent:
                 self.remains.keep(name, Left(tuple(self.nodes), f"{remains} remains of {name}", partial(self._remove_stray, name)))
 
     async def _remove_stray(self, name: str, patience_s: float) -> str:
-        return str((await self.launcher.ask(task="stray", name=name, patience_s=patience_s))["remains"])
+        try:
+            return str((await self.launcher.ask(task="stray", name=name, patience_s=patience_s))["remains"])
+        except LaunchFailed as failure:     # it is looked for again
+            return str(failure)
 
     async def _drop_what_is_half_made(self) -> None:
         """Zygotes and containers in preparation: no later agent takes them over. Before asyncio.run cancels every task at once, for then
@@ -276,6 +279,7 @@ class Agent:
                     self._check_welcome(message.welcome)
                     self.leases.welcomed(message.welcome, register.boottime_ms)
                     await self._welcome(session, message.welcome)
+                    self._say_what_changed_since(register)
                     beating = asyncio.create_task(self._beat(session, message.welcome.heartbeat_ms or 5000))
                 else:
                     self._obey(message)
@@ -298,6 +302,12 @@ class Agent:
             if container.phase in ("prepared", "running", "ended"):
                 container.report_again()
                 container.resume_log()
+
+    def _say_what_changed_since(self, register: agent_pb2.Register) -> None:
+        """It may have waited long for a server that was away, and until now there was nobody to say it to."""
+        for facts in register.nodes:
+            if facts.unschedulable != self.remains.of(facts.node_id):
+                self._say_state(facts.node_id)
 
     async def _make_bridge(self, prefix: str) -> None:
         workspace, subnet = agent_subnet(prefix, self.agent_id)
@@ -331,8 +341,8 @@ class Agent:
             await self.preparer.forget(container.spec.name)
         return remains
 
-    def _is_clean(self, node_id: str) -> None:
-        """Something that kept this node out of service is gone."""
+    def _say_state(self, node_id: str) -> None:
+        """What keeps this node out of service is gone, or something else."""
         self._send(agent_pb2.FromAgent(node_state=agent_pb2.NodeState(node_id=node_id, unschedulable=self.remains.of(node_id))))
 
     def _register(self) -> agent_pb2.Register:

@@ -44,6 +44,7 @@ class Evictor:
         self._units: dict[str, list[_Unit]] = {}         # fabric -> what could be stopped there at all, cheapest first
         self._levels: dict[str, dict[tuple[int, int], int]] = {}     # fabric -> (priority, shape) -> nodes
         self._failed: dict[int, list[tuple[int, int]]] = {}          # view -> (size, priority) that was looked at in vain
+        self._no_idle: set[tuple[int, str, int, frozenset[str]]] = set()     # containers for which nothing idle of their queue is enough
         self._lowest: dict[str, int] | None = None       # workspace -> the lowest priority of what it holds
         self._lowest_of_all = 1 << 40
         self._own: dict[str, list[_Unit]] = {}           # workspace -> what of it could be stopped, cheapest first
@@ -63,7 +64,7 @@ class Evictor:
             return None
         if not request.ask.whole:
             if self._over:
-                own = idle_of_own(self.ledger, self.quotas, request, self.named)
+                own = self._idle_of_own(request)
                 self.named |= set(own)
                 return ([Evict(name, request.request_id) for name in own], None) if own else None
             beside = idle_beside(self.ledger, request, claims, self.named)
@@ -102,6 +103,16 @@ class Evictor:
         self.named |= set(out)
         claim.start_ms = self.ledger.now_ms + self.policy.grace_ms
         return [out[name] for name in sorted(out)], claim
+
+    def _idle_of_own(self, request: Request) -> list[str]:
+        """All holds are read for it, so only where there is something, and not again for what was asked in vain: less is idle later."""
+        kind = id(self.ledger.view(request)), request.workspace, request.size, request.excluded_nodes
+        if self._lowest_of().get(request.workspace) != IDLE or kind in self._no_idle:
+            return []
+        found = idle_of_own(self.ledger, self.quotas, request, self.named)
+        if not found:
+            self._no_idle.add(kind)
+        return found
 
     def _worth_a_look(self, request: Request) -> bool:
         """A quick no: nothing idle, nothing of lower priority, nothing lent."""

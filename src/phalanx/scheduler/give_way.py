@@ -18,6 +18,7 @@ from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, 
 from phalanx.scheduler.spare import fits_beside
 
 _LOOKS = 4      # waiting requests a plan for whom somebody may have to give way
+_TRIES = 16     # what-ifs a plan for these
 _WAYS = 16      # alternatives for each: the first to end
 
 
@@ -56,6 +57,10 @@ class Turns:
         self._streams = {stream.function_id: stream for stream in snapshot.streams}
         self._units: dict[str, list[_Unit]] | None = None
         self._levels: list[tuple[int, int]] | None = None
+        self._kinds: dict[int, list[tuple[int, int]]] = {}      # the same for a view's kinds of nodes
+        self._vain: dict[int, list[Request]] = {}               # view -> for whom nobody could give way
+        self._ended: Quotas | None = None                       # as they are without what ends
+        self._all_over: Quotas | None = None                    # and with all turns over
 
     def own(self, request: Request) -> frozenset[str]:
         """What runs of its own function goes on with the very inputs that the request is for: its end is none."""
@@ -66,17 +71,52 @@ class Turns:
         """`waiting`: in order, those for whom nobody was stopped and nothing bought. `refused`: by their quotas. `claims`: of all."""
         ways: list[GiveWay] = []
         mine = {claim.request_id: claim for claim in claims}
-        for request in [r for r in waiting if self._worth_a_look(r)][:_LOOKS]:
-            found = self._at_once(request, request.request_id in refused, claims)
-            if not found and request.request_id in mine:
-                found = self._for_date(request, mine[request.request_id])
+        looks, tries = _LOOKS, _TRIES
+        for request in waiting:
+            over, claim = request.request_id in refused, mine.get(request.request_id)
+            plain = not (over or claim or request.excluded_nodes or request.function_id in self._streams)
+            if not self._worth_a_look(request) or not self._may_help(request, over) or plain and self._is_in_vain(request):
+                continue
+            found = self._at_once(request, over, claims)
+            if not found and claim is not None:
+                found = self._for_date(request, claim)
+            if not found and plain:
+                self._vain.setdefault(id(self.ledger.view(request)), []).append(request)
             ways += found
+            looks, tries = looks - bool(found), tries - 1
+            if not looks or not tries:
+                break
         return tuple(ways)
+
+    def _is_in_vain(self, request: Request) -> bool:
+        """Was less asked with more right to it, and nobody could help?"""
+        return any(
+            request.size >= r.size and request.priority <= r.priority and request.submitted_ms >= r.submitted_ms
+            and request.expected_ms >= r.expected_ms
+            for r in self._vain.get(id(self.ledger.view(request)), ())
+        )  # fmt: skip
 
     def _worth_a_look(self, request: Request) -> bool:
         """A quick no: everything that would come next is older, or of higher priority."""
-        mine, came = request.priority, request.submitted_ms
-        return any(mine > level or (mine == level and came < youngest) for level, youngest in self._all_levels())
+        return _is_before_one(request, self._all_levels())
+
+    def _may_help(self, request: Request, refused: bool) -> bool:
+        """A better no, so that those who wait for something else use up no looks: with all turns over, would it have its quota; and where
+        that is there, is anything to be had on its kinds of nodes?"""
+        if refused:
+            if self._all_over is None:
+                self._all_over = self._with_what_ends().copy()
+                for hold in dict.fromkeys(hold for units in self._all_units().values() for unit in units for hold, _ in unit.movers):
+                    self._all_over.give(hold)
+            return self._all_over.refusal(request) is None
+        view = self.ledger.view(request)
+        if id(view) not in self._kinds:
+            names = dict.fromkeys(name for target in view.targets for name in target.totals)
+            youngest: dict[int, int] = {}
+            for unit in (u for name in names for u in self._all_units().get(name, ())):
+                youngest[unit.priority] = max(youngest.get(unit.priority, unit.next_ms), unit.next_ms)
+            self._kinds[id(view)] = sorted(youngest.items())
+        return _is_before_one(request, self._kinds[id(view)])
 
     # ------------------------------------------------------------ one is enough
 
@@ -84,31 +124,41 @@ class Turns:
         """Those at whose end alone the request would start, the first to end first."""
         if not request.ask.whole and not refused:
             beside = self._beside(request)
-            if beside:
+            if beside is not None:
                 return beside
         end_ms = self.ledger.now_ms + request.expected_ms
+        quotas = self._with_what_ends() if refused else None
         for target in self.ledger.view(request).targets:
             room = {name: self._room(request, target, name, claims, end_ms) for name in target.totals}
             have = {name: blocks(there, target.fabric_size) for name, there in room.items()}
             roomy = any(count >= _need(request) for count in have.values())
-            if roomy and not refused:
+            if roomy and (quotas is None or quotas.refusal(request) is None):
                 return []       # it waits for something else
             found: list[_Unit] = []
             for name, units in self._all_units().items():
                 missing = _need(request) - have.get(name, 0)
                 fits = (u for u in units if (roomy or u.nodes >= missing) and u.may(request))
-                found += islice((u for u in fits if self._starts(request, target, u, room, refused, roomy)), _WAYS)
+                found += islice((u for u in fits if self._starts(request, target, u, room, quotas, roomy)), _WAYS)
             if found:
                 found.sort(key=lambda unit: (unit.ends_ms, unit.who))
                 return [GiveWay(request.request_id, unit.holders) for unit in found[:_WAYS]]
         return []
 
+    def _with_what_ends(self) -> Quotas:
+        """Quotas without what was told to end: maybe for this very request."""
+        if self._ended is None:
+            self._ended = self.quotas.copy()
+            for hold in self.ledger.index.holds.values():
+                if hold.ending:
+                    self._ended.give(hold)
+        return self._ended
+
     def _starts(
-        self, request: Request, target: Target, unit: _Unit, room: dict[str, dict[str, int]], refused: bool, roomy: bool
+        self, request: Request, target: Target, unit: _Unit, room: dict[str, dict[str, int]], quotas: Quotas | None, roomy: bool
     ) -> bool:
-        """With this unit's nodes beside what is free, and its quota where that is missing?"""
-        if refused:
-            after = self.quotas.copy()
+        """With this unit's nodes beside what is free, and its quota where that is missing? `quotas`: where it is."""
+        if quotas is not None:
+            after = quotas.copy()
             for hold, _ in unit.movers:
                 after.give(hold)
             if after.refusal(request) is not None:
@@ -135,8 +185,8 @@ class Turns:
                 there[fullest] = there.get(fullest, 0) - claim.need
         return there
 
-    def _beside(self, request: Request) -> list[GiveWay]:
-        """Containers at whose end another one fits onto their node."""
+    def _beside(self, request: Request) -> list[GiveWay] | None:
+        """Containers at whose end another one fits onto their node; [] where the end of what ends there already is enough. None: none."""
         found: list[GiveWay] = []
         for target in self.ledger.view(request).targets:
             for unit in (u for name in target.totals for u in self._all_units().get(name, ()) if u.may(request)):
@@ -146,13 +196,16 @@ class Turns:
                 if unit.who not in fabric.shares or unit.who in request.excluded_nodes or fabric.cells[unit.who].shape not in target.shapes:
                     continue
                 holds = [self.ledger.index.holds[h] for h in fabric.shares[unit.who] if h in self.ledger.index.holds]
+                left = [h for h in holds if not h.ending]
+                if len(left) < len(holds) and fits_beside(fabric.nodes[unit.who], left, request, target.option):
+                    return []
                 for mover, _ in unit.movers:
-                    stay = [h for h in holds if h.holder_id != mover.holder_id and not h.ending]
+                    stay = [h for h in left if h.holder_id != mover.holder_id]
                     if fits_beside(fabric.nodes[unit.who], stay, request, target.option):
                         found.append(GiveWay(request.request_id, (mover.holder_id,)))
             if found:
                 break
-        return found
+        return found or None
 
     # ------------------------------------------------------------ all that a date counts on
 
@@ -233,6 +286,12 @@ def _shared(who: str, fabric: str, movers: list[tuple[Hold, Stream]], alone: boo
     ends_ms = max(NEVER if hold.ends_ms is None else hold.ends_ms for hold, _ in movers)
     priority, next_ms = max(hold.priority for hold, _ in movers), min(stream.next_ms for _, stream in movers)
     return _Unit(who, fabric, movers, alone, 1, functions, priority, next_ms, ends_ms)
+
+
+def _is_before_one(request: Request, levels: list[tuple[int, int]]) -> bool:
+    """`levels`: (priority, youngest next input)."""
+    mine, came = request.priority, request.submitted_ms
+    return any(mine > level or (mine == level and came < youngest) for level, youngest in levels)
 
 
 def _need(request: Request) -> int:

@@ -95,10 +95,6 @@ class Fabric:
     counted: dict[Kind, tuple[int, int]] = field(default_factory=dict)   # free and all, in whole blocks: worked out once till it changes
     reaches: dict[frozenset[int], tuple[str, list[int], list[int]]] = field(default_factory=dict)   # the same for reach.py
 
-    def next_release(self) -> int:
-        """When the first of its holds is expected to end."""
-        return self.releases[0][0] if self.releases else NEVER
-
     def copy(self) -> Fabric:
         """A private copy of when holds end. The rest is shared, and replaced when it is written."""
         return Fabric(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from phalanx.model.fleet import NodeState, Retention
-from phalanx.model.plan import Request
+from phalanx.model.plan import Ask, Request
 from phalanx.scheduler.choose import choose, whole_blocks
 from phalanx.scheduler.fit import NO_GPU, Option, blocks_in, options_of, serves
 from phalanx.scheduler.index import NEVER, Cell, Domain, Fabric, FleetIndex, Kind
@@ -102,20 +102,21 @@ class Ledger:
         self._timelines: dict[str, Timeline] = {}
         self._kept_longest = -1
         self._views: dict[object, View] = {}
-        self._view_of: dict[str, View] = {}
+        self._view_of: dict[str, tuple[Ask, View]] = {}                 # by request, and what it asked: a quota may narrow it
         for retention in sorted(retentions, key=lambda r: (r.request_id, r.until_ms)):
             if retention.until_ms > now_ms:
                 self._keep(retention)
 
     def view(self, request: Request) -> View:
         """The request's view of the fleet, made once per kind and plan and kept current by `take`."""
-        found = self._view_of.get(request.request_id)
+        known = self._view_of.get(request.request_id)
+        if known is not None and known[0] is request.ask:
+            return known[1]
+        key = (request.ask, request.where, request.rdma, request.fabric_size)
+        found = self._views.get(key)
         if found is None:
-            key = (request.ask, request.where, request.rdma, request.fabric_size)
-            found = self._views.get(key)
-            if found is None:
-                found = self._views[key] = self._look(request)
-            self._view_of[request.request_id] = found
+            found = self._views[key] = self._look(request)
+        self._view_of[request.request_id] = request.ask, found
         return found
 
     def free(self, name: str, shapes: frozenset[int]) -> dict[Domain, list[str]]:

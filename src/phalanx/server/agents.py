@@ -215,7 +215,7 @@ class Agents(AgentsBase):
                 await stream.send_message(message)
 
     def _joined(self, unit: Unit, session: Session, register: pb.Register) -> None:
-        rebooted: set[str] = set()
+        rebooted, clean = set[str](), set[str]()
         for facts in register.nodes:
             old = self._server.world[NodeRecord].get(facts.node_id)
             record = NodeRecord(
@@ -226,12 +226,13 @@ class Agents(AgentsBase):
             )  # fmt: skip
             self._server.nodes.carry_over(old, record)
             if old is not None and not facts.unschedulable:
-                self._server.nodes.nothing_remains(unit, facts.node_id)
+                clean.add(facts.node_id)
             unit.put(record)
             self._sessions[facts.node_id] = session
             self._server.planning.fleet.node_changed(facts.node_id)
             if old is not None and old.boot_id != register.boot_id:
                 rebooted.add(facts.node_id)
+        self._server.nodes.nothing_remains(unit, clean)
         # Nodes that this agent had once and no longer names are gone from the fleet.
         for record in self._server.world[NodeRecord].values():
             if record.agent_id == register.agent_id and record.node_id not in session.node_ids and not record.removed:

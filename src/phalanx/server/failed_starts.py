@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from phalanx.core.gang import Gang
@@ -109,12 +110,13 @@ class FailedStarts:
             self._server.planning.soon_after(crashed.until_ms)
 
     def _places(self, function: Function) -> int:
-        """In how many disjoint places of the fleet that is there now it could be started."""
-        nodes = [node for node in self._server.planning.fleet.facts() if self._server.agents.is_connected(node.node_id)]
+        """In how many disjoint places of the fleet that is there now it could be started; at most CRASHES, more of them say no more."""
+        nodes, size = self._server.planning.fleet.facts(), max(function.size, 1)
         request = request_of(function, "", 0)
         options = options_of(request.ask, {node.gpu_type for node in nodes})
-        able = [node for node in nodes if node.state == NodeState.UP and any(serves(node, request, option) for option in options)]
-        return len(able) // max(function.size, 1)
+        there = (node for node in nodes if node.state == NodeState.UP and self._server.agents.is_connected(node.node_id))
+        able = (node for node in there if any(serves(node, request, option) for option in options))
+        return sum(1 for _ in islice(able, CRASHES * size)) // size
 
     def _refused(self, pool: Pool, gang: Gang, sentence: str) -> None:
         now = self._server.now_ms()

@@ -85,4 +85,5 @@ def turn_ends_ms(server: Server, gang: Gang) -> int:
     assignment = gang.assignment
     if not assignment.first_input_ms:
         return assignment.created_ms + server.config.turn_ms     # as far as is known
-    return assignment.first_input_ms + max(server.config.turn_ms, assignment.first_input_ms - assignment.created_ms)
+    up_ms = assignment.up_ms or assignment.running_ms       # a rank may have an input before all are up
+    return assignment.first_input_ms + max(server.config.turn_ms, up_ms - assignment.created_ms)

@@ -115,14 +115,14 @@ class Nodes:
         record.unschedulable = unschedulable
         unit.put(record)
         if not unschedulable:
-            self.nothing_remains(unit, node_id)
+            self.nothing_remains(unit, {node_id})
         unit.after(self._server.planning.soon)
 
-    def nothing_remains(self, unit: Unit, node_id: str) -> None:
-        """What ranks of clusters that are not over yet left there is gone: their end must not take the node out of service for it."""
+    def nothing_remains(self, unit: Unit, node_ids: set[str]) -> None:
+        """What ranks of clusters that are not over yet left on these nodes is gone: their end must not take them out of service for it."""
         members = (member for gang in self._server.gangs.running.values() for member in gang.members)
         for member in members:
-            if member.node_id == node_id and member.remains:
+            if member.remains and member.node_id in node_ids:
                 member.remains = ""
                 unit.put(member)
 
