@@ -200,6 +200,7 @@ def test_case_17_plain_functions_of_the_same_priority_do_not_keep_a_gang_waiting
     for n in range(2, 5):
         later(control_plane, 1_000)
         calls.append(caller.call(plain))
+        planned(control_plane)
         if work.begun("gang"):
             break
         work.finish("plain")

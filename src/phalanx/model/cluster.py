@@ -125,6 +125,7 @@ class Assignment:
     running_ms: int = 0
     up_ms: int = 0              # when every rank was through import and @enter; 0: not yet
     first_input_ms: int = 0     # when it took its first; 0: none yet
+    out_of_turn: bool = False   # it was started before a call that had come earlier, whose nodes were not all there: its turn is one input
     ended_ms: int = 0
 
 

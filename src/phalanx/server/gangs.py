@@ -124,7 +124,9 @@ class Gangs:
             self._server.retentions.after_loss(unit, gang, [i.input_id for i in instructions if isinstance(i, ev.Requeue)])
         return True
 
-    def begin(self, unit: Unit, function: Function, start: Start, gpu_choice: int, item: Input | None) -> Gang:
+    def begin(
+        self, unit: Unit, function: Function, start: Start, gpu_choice: int, item: Input | None, out_of_turn: bool = False
+    ) -> Gang:
         """A plan's start, committed: the nodes are held, members named, agents told to prepare. `item`: what it is for; None: a warm pool's
         setting wants one more."""
         server = self._server
@@ -135,7 +137,7 @@ class Gangs:
             number, server.new_id("cu"), function.app_id, function.function_id, function.size, function.clustered,
             gpu_type=start.gpu_type, gpu_choice=gpu_choice, max_inputs=function.max_inputs, created_ms=now,
             timeout_ms=function.timeout_s * 1000, startup_timeout_ms=(function.startup_timeout_s or function.timeout_s) * 1000,
-            grace_ms=policy.grace_ms,
+            grace_ms=policy.grace_ms, out_of_turn=out_of_turn,
             input_id=item.input_id if item else "", attempt=item.attempt + 1 if item else 1, last_end=item.last_end if item else "",
         )  # fmt: skip
         members = [

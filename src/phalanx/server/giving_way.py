@@ -81,8 +81,11 @@ class GivingWay:
 
 def turn_ends_ms(server: Server, gang: Gang) -> int:
     """A cluster goes on with inputs at least this long: what the configuration says, and what it took to come up, so that no more than half
-    of a node's time goes into starts however long they take."""
+    of a node's time goes into starts however long they take. One that was started past somebody who waited already has no such right:
+    of a function with plain containers a new one would begin before the last one's turn is over, and so on for ever."""
     assignment = gang.assignment
+    if assignment.out_of_turn:
+        return 0
     if not assignment.first_input_ms:
         return assignment.created_ms + server.config.turn_ms     # as far as is known
     up_ms = assignment.up_ms or assignment.running_ms       # a rank may have an input before all are up

@@ -156,8 +156,9 @@ class Planning:
         self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms, self.fleet.protected.values()))
         first = {request_id: lot[0] for request_id, lot in wanted.inputs.items()}
         self._server.giving_way.planned(decided.give_way, first)
+        oldest = self._oldest_waiting() if decided.starts else {}
         for start in decided.starts:
-            self._start(unit, start, first.get(start.request_id, ""))
+            self._start(unit, start, first.get(start.request_id, ""), oldest)
         if decided.starts:
             unit.after(self.soon)   # what waits is told who holds its nodes: clusters, which have names only now
             return
@@ -165,13 +166,22 @@ class Planning:
         self._give_up_waiting(unit, decided, first)
         self._tell()
 
-    def _start(self, unit: Unit, start: Start, input_id: str) -> None:
+    def _oldest_waiting(self) -> dict[int, int]:
+        """Priority -> when the first call of it came that does not start now."""
+        oldest: dict[int, int] = {}
+        for request in (self.requests[request_id] for request_id in self.waits):
+            if not request.warm:
+                oldest[request.priority] = min(request.submitted_ms, oldest.get(request.priority, request.submitted_ms))
+        return oldest
+
+    def _start(self, unit: Unit, start: Start, input_id: str, oldest: dict[int, int]) -> None:
         self._server.retentions.started(unit, input_id)
         request = self.requests[start.request_id]
         function = self._server.world[Function][request.function_id]
         if not request.warm:
             self._recent.started(max(0, self._server.now_ms() - request.submitted_ms))
-        self._server.gangs.begin(unit, function, start, _choice(function, start), self._server.world[Input].get(input_id))
+        out_of_turn = any(came < request.submitted_ms for priority, came in oldest.items() if priority >= request.priority)
+        self._server.gangs.begin(unit, function, start, _choice(function, start), self._server.world[Input].get(input_id), out_of_turn)
 
     def _give_up_waiting(self, unit: Unit, decided: Plan, inputs: dict[str, str]) -> None:
         """Calls past their queue deadline fail with what they wait for. Warm clusters that nobody calls wait on."""
