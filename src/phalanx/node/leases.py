@@ -30,6 +30,7 @@ class Leases:
     def __init__(self, agent_id: str, boot_id: str, secret: str, containers: dict[tuple[int, int], Container], memory: Path) -> None:
         self.containers, self._memory = containers, memory
         self.lease = Lease(agent_id, Limits(outage_limit_ms=0))
+        self._kept = self.lease.limits      # as the file has them, or no file
         self.peers = Peers(agent_id, boot_id, secret, machine.boottime_ms, lambda: self.lease.is_away(machine.boottime_ms()), self._heard)
         self._told: set[int] = set()        # assignments of which the server said where all ranks are
         self._answers_beats = True
@@ -40,7 +41,7 @@ class Leases:
     def adopt(self) -> None:
         """What the earlier agent knew: the limits, when it reached the server (by the shims), and who has the other ranks."""
         if self._limits_file.exists():
-            self.lease.limits = Limits(**json.loads(self._limits_file.read_text()))
+            self.lease.limits = self._kept = Limits(**json.loads(self._limits_file.read_text()))
         self.lease.reached_ms = max((c.reached_ms for c in self.containers.values() if c.reached_ms), default=NEVER)
         for container in self.containers.values():
             crew = _crew_file(container)
@@ -55,14 +56,21 @@ class Leases:
         """The server answered what was registered then, and says the limits."""
         self._answers_beats = welcome.lease_ms > 0
         limits = Limits(welcome.lease_ms or Limits.lease_ms, welcome.outage_limit_ms, welcome.silent_ms or Limits.silent_ms)
-        if limits != self.lease.limits:
-            try:
-                write_whole(str(self._limits_file), json.dumps(vars(limits)))
-            except OSError as error:    # a full disk keeps no agent from its server: the next one hears of them when it joins
-                say(f"the limits could not be kept: {error}")
+        if why_not := self._keep(limits):       # a full disk keeps no agent from its server
+            say(f"the limits could not be kept, which is tried again: {why_not}")
         self._greet_seconds = max(0.1, min(2.0, limits.silent_ms / 4000))
         self.lease.go_by(limits, registered_ms)
         self.look()     # the shims too, before our first heartbeat says that these limits hold here
+
+    def _keep(self, limits: Limits) -> str:
+        """For the next agent, which would go by older ones until it joins, maybe for longer than the server waits. Answers why not."""
+        if limits != self._kept:
+            try:
+                write_whole(str(self._limits_file), json.dumps(vars(limits)))
+            except OSError as error:
+                return str(error)
+            self._kept = limits
+        return ""
 
     def answered(self, sent_ms: int) -> None:
         self.lease.server_answered(sent_ms)
@@ -91,6 +99,7 @@ class Leases:
         try:
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
+                self._keep(self.lease.limits)
                 self.look()
         finally:
             greeting.cancel()

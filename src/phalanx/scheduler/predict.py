@@ -38,6 +38,10 @@ class Durations:
         for name in {function_id, family} - {""}:
             self.logs.setdefault(name, deque(maxlen=KEPT_RUNS)).append(log)
 
+    def forget(self, function_id: str) -> None:
+        """It runs no more; what it showed of its family stays."""
+        self.logs.pop(function_id, None)
+
     def predict(self, function_id: str, timeout_ms: int, family: str = "") -> int | None:
         """The expected length, at most the time-out. None: nothing is known, not even of its like."""
         own, kin = self._known(function_id, family)

@@ -13,13 +13,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phalanx.core.gang import Gang
+from phalanx.model.app import App
 from phalanx.model.cluster import Assignment, Attempt
 from phalanx.model.fleet import Hold, Node, NodeState
 from phalanx.model.node import NodeRecord
 from phalanx.model.work import Function, Input
 from phalanx.scheduler.index import Event, FleetIndex, HoldChanged, HoldEnded, NodeChanged, NodeGone
 from phalanx.scheduler.predict import Durations
+from phalanx.server.gangs import STOPPED_APP_STATES
 from phalanx.server.giving_way import turn_ends_ms
+from phalanx.server.pool import Pool
 from phalanx.server.preempting import is_idle, preemptible_after_ms
 from phalanx.server.snapshot import family_of, goes_on_with_inputs, hold_of, node_of
 
@@ -40,7 +43,7 @@ class Fleet:
         self._nodes: set[str] = set()               # whose record, connection or standing changed
         self._gangs: dict[int, str] = {}            # assignments that changed -> their clusters
         self._aside: dict[str, str] = {}            # nodes that refuse too often, and why, as of the last plan
-        self._seen: dict[str, tuple[bool, int | None]] = {}     # function -> (inputs wait, predicted length) as of the last plan
+        self._seen: dict[str, tuple[bool, int | None, str]] = {}     # function -> (inputs wait, predicted length, family) at the last plan
         self._families: dict[str, set[str]] = {}    # functions whose predictions one run may change
         self._cpu_milli: int | None = None
         self._facts: tuple[Node, ...] | None = None
@@ -136,14 +139,35 @@ class Fleet:
     def _look_at(self, function_id: str) -> None:
         """Its gangs are idle, or expected to end, by what waits and what ran."""
         function, pool = self._server.world[Function].get(function_id), self._server.gangs.pools.get(function_id)
-        if function is None or pool is None:
-            self._seen.pop(function_id, None)
+        if function is None or pool is None or self._is_over(function, pool):
+            self._forget(function_id)
             return
-        self._families.setdefault(family_of(function), set()).add(function_id)
-        now = bool(pool.waiting), self._predicted(function)
-        if self._seen.get(function_id) != now:
+        family = family_of(function)
+        self._families.setdefault(family, set()).add(function_id)
+        now = bool(pool.waiting), self._predicted(function), family
+        seen = self._seen.get(function_id)
+        if seen != now:
+            if seen is not None and seen[2] != family:      # it was created again, of another size
+                self._leave(function_id, seen[2])
             self._seen[function_id] = now
             self._gangs |= {number: gang.assignment.cluster_id for number, gang in pool.gangs.items()}
+
+    def _is_over(self, function: Function, pool: Pool) -> bool:
+        """Its app was stopped, and nothing of it is left to predict."""
+        app = self._server.world[App].get(function.app_id)
+        return not pool.gangs and not pool.waiting and (app is None or app.state in STOPPED_APP_STATES)
+
+    def _forget(self, function_id: str) -> None:
+        """Every `modal run` of a program makes functions of the same family anew, and each run would look at all there ever were."""
+        self._durations.forget(function_id)
+        seen = self._seen.pop(function_id, None)
+        if seen is not None:
+            self._leave(function_id, seen[2])
+
+    def _leave(self, function_id: str, family: str) -> None:
+        self._families[family].discard(function_id)
+        if not self._families[family]:
+            del self._families[family]
 
     def _node_event(self, node_id: str) -> Event:
         record = self._server.world[NodeRecord].get(node_id)
