@@ -61,6 +61,8 @@ class Config:
             wanted = type(getattr(cls(), name))
             if type(value) is not wanted:
                 raise ValueError(f"{path}: {name} is {value!r}, and {_KINDS[wanted]} is wanted")
+            if wanted is int and value < 0:
+                raise ValueError(f"{path}: {name} is {value}, and a number from 0 is wanted")
         if (lease := values.get("lease_ms", cls.lease_ms)) < 1000:
             raise ValueError(f"{path}: lease_ms is {lease}, and at least 1000 is wanted: nodes would stop for one late message")
         if 0 < (outage := values.get("outage_limit_ms", cls.outage_limit_ms)) < lease:

@@ -25,6 +25,7 @@ def up(paths: Paths, config: Config, *arguments: str) -> Result:
         ("[]", "an object with settings is wanted"),
         ('{"nodes": "x"}', "nodes is 'x', and a whole number is wanted"),
         ('{"allow_cpu_clusters": 1}', "allow_cpu_clusters is 1, and true or false is wanted"),
+        ('{"outage_limit_ms": -1}', "outage_limit_ms is -1, and a number from 0 is wanted"),
         ('{"nodess": 3}', "unknown setting nodess"),
         ('{"quotas": {"main": 8}}', "quotas: 'main' is 8, and an object is wanted, such as {\"nodes\": 8"),
         ('{"quotas": {"main": {"node": 8}}}', "quotas: 'main' has node, and only nodes, gpus, cohort, borrow are known"),

@@ -12,7 +12,11 @@ from modal_proto import api_pb2
 
 from phalanx.model.app import App, AppState, AppVersion, Class
 from phalanx.model.work import Function
+from tests.harness.callers import Caller
 from tests.harness.control_plane import ControlPlane
+from tests.harness.fake_agents import FakeFleet
+from tests.harness.waiting import until
+from tests.harness.working import GPUS, Work
 
 PROGRAM = "import modal\napp = modal.App('trainer')\n"
 
@@ -265,3 +269,26 @@ def test_a_program_with_functions_is_deployed_changed_and_rolled_back(control_pl
     assert (train().function_id, train().timeout_s, train().published) == (first, 600, True)
     app = app_of(control_plane)
     assert set(app.function_ids) == {"train", "Model.*"} and set(app.class_ids) == {"Model"}
+
+
+def test_a_new_version_gets_the_next_inputs_and_the_old_one_ends_with_those_it_has(control_plane: ControlPlane) -> None:
+    """Else a warm cluster goes on with the old code for as long as there are inputs."""
+    fleet = FakeFleet(control_plane, 2)
+    work = Work(fleet)
+    fleet.start()
+    caller = Caller(control_plane)
+    caller.app_id = control_plane.rpc("AppCreate", api_pb2.AppCreateRequest(description="trainer", app_state=AppState.INITIALIZING)).app_id
+
+    function_id = caller.function("train", size=2, gpu=GPUS)
+    request = api_pb2.AppPublishRequest(
+        app_id=caller.app_id, app_state=AppState.DEPLOYED, name="trainer", function_ids={"train": function_id}
+    )
+    control_plane.rpc("AppPublish", request)
+    old = caller.call(function_id)
+    until(lambda: work.begun("train") == 2)
+    control_plane.rpc("AppPublish", request)
+    new = caller.call(function_id)
+    work.finish("train")
+    assert caller.result(old) == caller.result(new) == "train"
+    first, second = (control_plane.server.calls.inputs_of(call_id)[0] for call_id in (old, new))
+    assert first.attempt == second.attempt == 1 and first.assignment != second.assignment

@@ -44,6 +44,12 @@ def test_a_waiting_call_is_explained_and_its_decision_can_be_replayed(control_pl
     lines = ask(control_plane, "Explain", of=second)["lines"]
     assert lines[0].startswith("waiting for 2 nodes with 8 H100") and "position 1" in lines
 
+    third = caller.call(control_plane.server.calls.get(second).function_id)
+    behind = until(lambda: (w := ask(control_plane, "Status")["waiting"]) and len(w) == 2 and w)
+    assert [row["call"] for row in behind] == [second, third]
+    assert "position 2" in ask(control_plane, "Explain", of=third)["lines"]
+    assert ask(control_plane, "Explain", of=first)["lines"] == [f"{first} runs on {cluster_id}"]
+
     recordings = tmp_path / "plans"
     recordings.write_text(str(ask(control_plane, "Plans")["recordings"]))
     replayed = CliRunner().invoke(plan_command, ["--replay", str(recordings)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from phalanx.cli.plan import plan_command
@@ -44,6 +45,30 @@ def test_simulate_says_what_is_wrong_with_a_fleet_or_a_trace(tmp_path: Path) -> 
     assert "column" in CliRunner().invoke(simulate_command, ["--trace", str(trace), "--fleet", "2x8"]).output
     trace.write_text(TRACE)
     assert "FABRICSxNODES" in CliRunner().invoke(simulate_command, ["--trace", str(trace), "--fleet", "big"]).output
+
+
+@pytest.mark.parametrize(
+    ("text", "fleet", "said"),
+    [
+        ("submit_s,nodes,duration_s\n", "2x8", "has no gangs"),
+        ("submit_s,nodes,duration_s\n0,2,60\n1,two,60\n", "2x8", "row 2"),
+        ("submit_s,nodes,duration_s\n0,0,60\n", "2x8", "nodes is 0, and at least 1 is wanted"),
+        (TRACE, "0x8", "has no nodes"),
+        (TRACE, "2x8/0", "has no nodes"),
+    ],
+)
+def test_simulate_says_what_is_wrong_with_a_row_or_a_count(tmp_path: Path, text: str, fleet: str, said: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text)
+    result = CliRunner().invoke(simulate_command, ["--trace", str(trace), "--fleet", fleet])
+    assert result.exit_code == 1 and result.output.startswith("Error: ") and said in result.output
+
+
+def test_simulate_and_replay_say_when_a_file_can_not_be_read(tmp_path: Path) -> None:
+    assert "Is a directory" in CliRunner().invoke(simulate_command, ["--trace", str(tmp_path), "--fleet", "2x8"]).output
+    noise = tmp_path / "noise"
+    noise.write_bytes(bytes(range(128, 256)))
+    assert "can't be read" in CliRunner().invoke(plan_command, ["--replay", str(noise)]).output
 
 
 def _recorded(tmp_path: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 from phalanx.model.cluster import Assignment, Member, MemberState
 from phalanx.model.reasons import duration
 from phalanx.model.refusal import not_found
-from phalanx.model.work import Call, CallState, Function
+from phalanx.model.work import Call, CallState, Function, InputState
 from phalanx.server.server import Server
 
 
@@ -27,11 +27,25 @@ class PlanDoor:
             raise not_found("call, cluster or function", of, "Name a call (fc-…), a cluster (cu-…), a function (fu-… or its name)")
         if call is not None and call.state == CallState.DONE:
             return {"lines": [f"{of} is decided: {call.num_outputs} of {call.num_inputs} inputs have their result"]}
-        return {"lines": self._function(function)}
+        return {"lines": self._function(function) if call is None else self._call(call, function)}
 
     async def plans(self, request: dict[str, Any]) -> dict[str, Any]:
         """{} -> {"recordings": one JSON text a line}, oldest first."""
         return {"recordings": self._server.planning.ring.dump()}
+
+    def _call(self, call: Call, function: Function) -> list[str]:
+        """What of it runs, and why its first waiting input waits."""
+        gangs = self._server.gangs.pool(function.function_id).gangs.values()
+        clusters = {gang.assignment.assignment: gang.assignment.cluster_id for gang in gangs}
+        items = self._server.calls.inputs_of(call.call_id)
+        where = sorted({clusters[item.assignment] for item in items if item.state == InputState.RUNNING and item.assignment in clusters})
+        runs = [f"{call.call_id} runs on {', '.join(where)}"] if where else []
+        if all(item.state != InputState.PENDING for item in items):
+            return runs or self._function(function)
+        explanation = self._server.planning.explain(function.function_id, call.call_id)
+        if explanation is not None:
+            return [*runs, *explanation.lines(self._server.now_ms())]
+        return [*runs, f"it waits behind older calls of {function.name}:", *self._function(function)]
 
     def _function(self, function: Function) -> list[str]:
         explanation = self._server.planning.explain(function.function_id)

@@ -8,7 +8,7 @@ from typing import Any
 from phalanx import __version__
 from phalanx.model.node import NodeRecord
 from phalanx.model.reasons import sentence
-from phalanx.model.work import Function, Input
+from phalanx.model.work import Function
 from phalanx.server.server import Server
 from phalanx.server.snapshot import node_of
 
@@ -74,9 +74,8 @@ class StatusDoor:
 
     def _waiting(self, request: Any, reason: Any) -> dict[str, Any]:
         function = self._server.world[Function].get(request.function_id)
-        ready = self._server.gangs.pool(request.function_id).ready(self._server.world[Input], self._server.now_ms(), most=1)
         return {
-            "call": ready[0].call_id if ready else "",
+            "call": self._server.planning.call_of(request.request_id),
             "function": function.name if function else request.function_id,
             "size": request.size,
             "since_ms": request.submitted_ms,

@@ -62,13 +62,20 @@ def _save(target: Path, state: Path) -> None:
         recordings = call(running.listen, running.config, "Plans")["recordings"]
     except AdminError as error:
         raise click.ClickException(str(error)) from error
-    target.write_text(recordings)
+    try:
+        target.write_text(recordings)
+    except OSError as error:
+        raise click.ClickException(f"{target} can't be written: {error.strerror}") from error
     click.echo(f"{len(recordings.splitlines())} decisions written to {target}")
 
 
 def _read(path: Path, number: int | None) -> list[tuple[int, Recording]]:
     found = []
-    for place, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{path} can't be read: {error}") from error
+    for place, line in enumerate(lines, 1):
         if line.strip():
             try:
                 found.append((place, load(line)))

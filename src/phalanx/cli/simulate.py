@@ -45,12 +45,12 @@ def estimates(name: str, seed: int) -> Estimate | None:
               help="CSV or CSV.gz: submit_s,nodes,duration_s and optionally walltime_s,user,prio,kind.")
 @click.option("--fleet", required=True, help="A CSV of zone,block,rack,nodes, or FABRICSxNODES[/RACK], as in 7x128 or 3x288/18.")
 @click.option("--policy", "policies", multiple=True, type=click.Choice(sorted(POLICIES)), help="Several times; default phalanx.")
-@click.option("--load", type=float, help="Scale the arrivals to this share of the fleet. Default: as recorded.")
+@click.option("--load", type=click.FloatRange(0.01, 100), help="Scale the arrivals to this share of the fleet. Default: as recorded.")
 @click.option("--seed", type=int, help="Draw another trace like this one.")
 @click.option("--estimates", "estimate", type=click.Choice(ESTIMATES), default="exact", show_default=True, help="What is known of lengths.")
-@click.option("--faults", type=float, default=0.0, help="Failures per 1,000 node-days.")
+@click.option("--faults", type=click.FloatRange(0), default=0.0, help="Failures per 1,000 node-days.")
 @click.option("--rack-failure", is_flag=True, help="One rack fails half-way.")
-@click.option("--what-if-more", type=int, default=0, help="So many nodes more, on the largest fabric.")
+@click.option("--what-if-more", type=click.IntRange(0), default=0, help="So many nodes more, on the largest fabric.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a policy and line.")
 def simulate_command(
     trace_path: Path, fleet: str, policies: tuple[str, ...], load: float | None, seed: int | None, estimate: str, faults: float,
@@ -60,9 +60,11 @@ def simulate_command(
     try:
         nodes = _more(parse_fleet(fleet), what_if_more)
         jobs = read_trace(trace_path)
-    except ValueError as error:
+        if not jobs:
+            raise click.ClickException(f"{trace_path} has no gangs")
+        jobs = _prepare(jobs, nodes, load, seed)
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    jobs = _prepare(jobs, nodes, load, seed)
     model = FaultModel(faults, rack_at_ms=jobs[-1].submit_ms // 2 if rack_failure else None) if faults or rack_failure else None
     bound = fluid_bound(jobs, len(nodes))
     results = {}

@@ -10,8 +10,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from phalanx.core import events as ev
 from phalanx.core.states import move_app
 from phalanx.model.app import App, AppState, AppVersion, Class, DeploymentType
+from phalanx.model.cluster import Cause
 from phalanx.model.refusal import Refusal, RefusalKind, invalid, not_found
 from phalanx.model.work import Function
 from phalanx.server.unit import Unit
@@ -187,8 +189,15 @@ class Deployments:
             unit.put(function)
             self._server.gangs.failed_starts.forgive(unit, function.function_id)
             self._server.gangs.function_changed(unit, function.function_id)
+        self._retire(unit, app, version)
         unit.after(lambda: self._server.topics.wake(("app", app.app_id)))
         return Published(version.deployed_ms, self._warnings(version))
+
+    def _retire(self, unit: Unit, app: App, version: AppVersion) -> None:
+        """Clusters of the version before finish the inputs they have; the next ones are for the new code."""
+        sentence = f"v{version.version} of app '{app.name}' was deployed"
+        for gang in self._server.gangs.of_app(app.app_id):
+            self._server.gangs.dispatch(unit, gang.assignment.assignment, ev.StopAsked(Cause.IDLE, sentence, graceful=True))
 
     def _restore(self, unit: Unit, app: App, version: AppVersion) -> None:
         functions = self._server.world[Function]

@@ -63,6 +63,7 @@ class Planning:
         self.ring = Ring()                          # the last decisions, for `phalanx plan --replay`
         self.waits: dict[str, Reason] = {}          # request id -> why it waits, as of the last plan
         self.requests: dict[str, Request] = {}      # of the last plan
+        self.inputs: dict[str, str] = {}            # request id -> the first input it is for, as of the last plan; none for warm ones
 
     def load(self) -> None:
         """After the queues and gangs are there."""
@@ -100,9 +101,14 @@ class Planning:
         """What waits now, in the order of the queue, with its reason."""
         return [(self.requests[request_id], reason) for request_id, reason in self.waits.items()]
 
-    def explain(self, function_id: str) -> Explanation | None:
-        """Why a function's first waiting request waits, in full; None when nothing of it does."""
-        request_id = next((r for r in self.waits if self.requests[r].function_id == function_id), None)
+    def call_of(self, request_id: str) -> str:
+        """The call that a request is for first; empty for a warm pool's."""
+        item = self._server.world[Input].get(self.inputs.get(request_id, ""))
+        return item.call_id if item is not None else ""
+
+    def explain(self, function_id: str, call_id: str = "") -> Explanation | None:
+        """Why the first waiting request of a function, or of one call of it, waits, in full; None when none does."""
+        request_id = next((r for r in self.waits if self.requests[r].function_id == function_id and call_id in ("", self.call_of(r))), None)
         if request_id is None:
             return None
         index = self.fleet.current(tuple(self._server.gangs.touched), self.refusals.aside(self._server.now_ms()))
@@ -140,6 +146,7 @@ class Planning:
         if self._debug:
             self.fleet.recount()
         self.requests = wanted.requests
+        self.inputs = first = {request_id: lot[0] for request_id, lot in wanted.inputs.items()}
         self._retentions = self._server.retentions.current(unit, request_ids(self._server, wanted.inputs))
         self._streams = wanted.streams
         if not wanted.requests:
@@ -154,7 +161,6 @@ class Planning:
         self._reservations = decided.reserve
         self.waits = {wait.request_id: wait.reason for wait in decided.waits}
         self._look_again(next_look_ms(snapshot, decided, wanted.next_look_ms, self.fleet.protected.values()))
-        first = {request_id: lot[0] for request_id, lot in wanted.inputs.items()}
         self._server.giving_way.planned(decided.give_way, first)
         oldest = self._oldest_waiting() if decided.starts else {}
         for start in decided.starts:

@@ -28,7 +28,7 @@ class Job:
 
 
 def read_trace(path: Path) -> list[Job]:
-    """A CSV file (or .gz) with submit_s,nodes,duration_s,walltime_s,user,prio,kind. Raises ValueError naming a missing column."""
+    """A CSV file (or .gz) with submit_s,nodes,duration_s,walltime_s,user,prio,kind. Raises ValueError: a missing column, a bad row."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt") as lines:
         return parse_trace(lines, str(path))
@@ -40,14 +40,19 @@ def parse_trace(lines: Iterable[str], name: str = "trace") -> list[Job]:
     rows = csv.DictReader(lines)
     missing = {"submit_s", "nodes", "duration_s"} - set(rows.fieldnames or ())
     if missing:
-        raise ValueError(f"{name}: column {', '.join(sorted(missing))} is missing; it has {', '.join(rows.fieldnames or ())}")
+        raise ValueError(f"{name}: column {', '.join(sorted(missing))} is missing; it has {', '.join(rows.fieldnames or ()) or 'none'}")
     for number, row in enumerate(rows):
         user, kind = row.get("user") or "", row.get("kind") or ""
-        jobs.append(Job(
-            number, round(float(row["submit_s"]) * 1000), int(row["nodes"]), max(1000, round(float(row["duration_s"]) * 1000)),
-            user, f"{user}/{kind}/{row['nodes']}", f"{kind}/{row['nodes']}", int(row.get("prio") or 0),
-            round(float(row.get("walltime_s") or 0) * 1000),
-        ))  # fmt: skip
+        try:
+            jobs.append(Job(
+                number, round(float(row["submit_s"]) * 1000), int(row["nodes"]), max(1000, round(float(row["duration_s"]) * 1000)),
+                user, f"{user}/{kind}/{row['nodes']}", f"{kind}/{row['nodes']}", int(row.get("prio") or 0),
+                round(float(row.get("walltime_s") or 0) * 1000),
+            ))  # fmt: skip
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"{name}, row {number + 1}: {error}") from error
+        if jobs[-1].nodes < 1:
+            raise ValueError(f"{name}, row {number + 1}: nodes is {jobs[-1].nodes}, and at least 1 is wanted")
     return sorted(jobs, key=lambda j: (j.submit_ms, j.number))
 
 
