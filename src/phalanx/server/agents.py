@@ -172,6 +172,8 @@ class Agents(AgentsBase):
                     while await stream.recv_message() is not None:
                         pass
             return
+        if self._why_not(first.register):       # another agent with these nodes joined meanwhile: asking again, this one is told so
+            return
         session = Session(first.register)
         if first.register.boottime_ms:
             session.clock.heard(first.register.boottime_ms, self._server.now_ms())
