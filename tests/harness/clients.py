@@ -36,10 +36,8 @@ def client_python(version: str) -> str:
 
 
 def share_client_packages(state: Path) -> None:
-    """Let a control plane find the client packages that earlier ones made: another version's comes by pip and takes half a minute, and
-    to copy one's own took two seconds of every story."""
+    """Let a control plane find the client packages that earlier ones made: another version's comes by pip and takes half a minute."""
     packages = CACHE / "packages"
     packages.mkdir(parents=True, exist_ok=True)
     state.mkdir(parents=True, exist_ok=True)
-    if not (state / "clients").exists():
-        (state / "clients").symlink_to(packages)
+    (state / "clients").symlink_to(packages)

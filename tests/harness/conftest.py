@@ -10,7 +10,6 @@ from modal.client import _Client
 
 from phalanx.config import Config
 from tests.databases import fresh_database
-from tests.harness.clients import share_client_packages
 from tests.harness.control_plane import ControlPlane
 from tests.harness.fake_agents import FakeFleet
 
@@ -44,7 +43,6 @@ def elsewhere(tmp_path: Path, database: str) -> Iterator[list[str]]:
 def control_plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str) -> Iterator[ControlPlane]:
     """A running control plane, and this process's own modal package pointed at it."""
     plane = ControlPlane(tmp_path, Config(durability="process", database=database))
-    share_client_packages(plane.paths.state)
     for name, value in plane.env.items():
         monkeypatch.setenv(name, value)
     _Client._set_env_client(None)   # the package keeps one client for the process: not that of the test before
