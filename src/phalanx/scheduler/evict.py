@@ -10,7 +10,7 @@ from phalanx.model.plan import Evict, Policy, Request
 from phalanx.scheduler.index import Cell
 from phalanx.scheduler.ledger import Ledger, Target
 from phalanx.scheduler.quota import Quotas
-from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
+from phalanx.scheduler.reserve import Claim, add, back_without, blocks, excluded_on, leave_out, nodes_for, places
 from phalanx.scheduler.spare import idle_beside, idle_of_own
 
 _TRIES = 6          # what-ifs a plan
@@ -137,19 +137,18 @@ class Evictor:
         return self._lowest
 
     def _fabrics(self, target: Target, request: Request) -> list[str]:
-        enough = (name for _, name in target.fullest() if target.totals[name] >= _nodes_for(request))
+        enough = (name for _, name in target.fullest() if target.totals[name] >= nodes_for(request))
         return list(islice(enough, _FABRICS))
 
     def _on_fabric(self, request: Request, target: Target, name: str, claims: list[Claim]) -> tuple[list[_Unit], Claim] | None:
         size = target.fabric_size
         there = places(self.ledger, request, target, name)
-        need = _nodes_for(request)
+        need = nodes_for(request)
         excluded = excluded_on(self.ledger, request, name)
         fabric = self.ledger.index.fabrics[name]
         for claim in claims:
             if claim.fabric == name:
-                fullest = max(there, key=lambda place: (there[place], place), default="")
-                there[fullest] = there.get(fullest, 0) - claim.need
+                leave_out(there, claim)
         if sum(there.values()) + self._could_free(name, target, request) < need:
             return None     # before anything is copied: most fabrics end here
         below = 1 << 40 if self._borrowers else request.priority - 1
@@ -160,7 +159,7 @@ class Evictor:
             return blocks(there, size) >= need and after.refusal(request) is None
 
         def stop(entry: tuple[_Unit, dict[Cell, int]], sign: int) -> None:
-            _add(there, entry[1], target, sign)
+            add(there, entry[1], target, sign)
             for hold in entry[0].holds:
                 after.give(hold, sign)
 
@@ -182,7 +181,7 @@ class Evictor:
                 chosen.remove(entry)
             else:
                 stop(entry, 1)
-        return [unit for unit, _ in chosen], Claim(request.request_id, name, self.ledger.now_ms, _nodes_for(request), target, there)
+        return [unit for unit, _ in chosen], Claim(request.request_id, name, self.ledger.now_ms, nodes_for(request), target, there)
 
     def _could_free(self, name: str, target: Target, request: Request) -> int:
         """A quick bound: the nodes of everything there that the request may stop."""
@@ -242,16 +241,5 @@ def _rank(unit: _Unit) -> tuple[bool, int, int, str]:
     return not unit.ending, unit.priority, unit.cost, unit.who
 
 
-def _nodes_for(request: Request) -> int:
-    return request.size if request.ask.whole else 1
-
-
 def _lost(hold: Hold, now_ms: int) -> int:
     return 0 if hold.warm else len(hold.node_ids) * max(0, now_ms - hold.since_ms)
-
-
-def _add(there: dict[str, int], back: dict[Cell, int], target: Target, sign: int) -> None:
-    for cell, count in back.items():
-        if cell.shape in target.shapes:
-            place = place_of(cell, target.fabric_size)
-            there[place] = there.get(place, 0) + sign * count

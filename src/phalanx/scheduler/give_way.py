@@ -14,7 +14,7 @@ from phalanx.model.plan import GiveWay, Request, Snapshot, Stream
 from phalanx.scheduler.index import NEVER, Cell
 from phalanx.scheduler.ledger import Ledger, Target
 from phalanx.scheduler.quota import Quotas
-from phalanx.scheduler.reserve import Claim, back_without, blocks, excluded_on, place_of, places
+from phalanx.scheduler.reserve import Claim, add, back_without, blocks, excluded_on, leave_out, nodes_for, places
 from phalanx.scheduler.spare import fits_beside
 
 _LOOKS = 4      # waiting requests a plan for whom somebody may have to give way
@@ -131,12 +131,12 @@ class Turns:
         for target in self.ledger.view(request).targets:
             room = {name: self._room(request, target, name, claims, end_ms) for name in target.totals}
             have = {name: blocks(there, target.fabric_size) for name, there in room.items()}
-            roomy = any(count >= _need(request) for count in have.values())
+            roomy = any(count >= nodes_for(request) for count in have.values())
             if roomy and (quotas is None or quotas.refusal(request) is None):
                 return []       # it waits for something else
             found: list[_Unit] = []
             for name, units in self._all_units().items():
-                missing = _need(request) - have.get(name, 0)
+                missing = nodes_for(request) - have.get(name, 0)
                 fits = (u for u in units if (roomy or u.nodes >= missing) and u.may(request))
                 found += islice((u for u in fits if self._starts(request, target, u, room, quotas, roomy)), _WAYS)
             if found:
@@ -168,8 +168,8 @@ class Turns:
         if not unit.alone or unit.fabric not in room:
             return False
         there = dict(room[unit.fabric])
-        _add(there, self._back(request, unit), target)
-        return blocks(there, target.fabric_size) >= _need(request)
+        add(there, self._back(request, unit), target)
+        return blocks(there, target.fabric_size) >= nodes_for(request)
 
     def _room(self, request: Request, target: Target, name: str, claims: list[Claim], end_ms: int) -> dict[str, int]:
         """What is free there, or about to be for it, and claimed by nobody before its end."""
@@ -178,11 +178,10 @@ class Turns:
         for retention in self._snapshot.retentions:
             for who in retention.victims if retention.request_id == request.request_id else ():
                 if who in fabric.parts and who in holds and holds[who].ending:
-                    _add(there, fabric.parts[who], target)
+                    add(there, fabric.parts[who], target)
         for claim in claims:
             if claim.fabric == name and claim.request_id != request.request_id and claim.start_ms < end_ms:
-                fullest = max(there, key=lambda place: (there[place], place), default="")
-                there[fullest] = there.get(fullest, 0) - claim.need
+                leave_out(there, claim)
         return there
 
     def _beside(self, request: Request) -> list[GiveWay] | None:
@@ -277,8 +276,7 @@ class Turns:
         """Its nodes that the request may use."""
         fabric = self.ledger.index.fabrics[unit.fabric]
         back = fabric.parts.get(unit.who, {})
-        excluded = excluded_on(self.ledger, request, unit.fabric)
-        return back_without(self.ledger, fabric, unit.who, back, None, excluded) if excluded else back
+        return back_without(self.ledger, fabric, unit.who, back, None, excluded_on(self.ledger, request, unit.fabric))
 
 
 def _shared(who: str, fabric: str, movers: list[tuple[Hold, Stream]], alone: bool) -> _Unit:
@@ -292,14 +290,3 @@ def _is_before_one(request: Request, levels: list[tuple[int, int]]) -> bool:
     """`levels`: (priority, youngest next input)."""
     mine, came = request.priority, request.submitted_ms
     return any(mine > level or (mine == level and came < youngest) for level, youngest in levels)
-
-
-def _need(request: Request) -> int:
-    return request.size if request.ask.whole else 1
-
-
-def _add(there: dict[str, int], back: dict[Cell, int], target: Target) -> None:
-    for cell, count in back.items():
-        if cell.shape in target.shapes:
-            place = place_of(cell, target.fabric_size)
-            there[place] = there.get(place, 0) + count

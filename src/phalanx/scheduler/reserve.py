@@ -32,19 +32,13 @@ class Claim:
         if end_ms <= self.start_ms:
             return True
         left = dict(self.there)
-        for cell, count in cells.items():
-            if cell.shape in self.target.shapes:
-                place = place_of(cell, self.target.fabric_size)
-                left[place] = left.get(place, 0) - count
+        add(left, cells, self.target, -1)
         return blocks(left, self.target.fabric_size) >= self.need
 
     def book(self, cells: dict[Cell, int], end_ms: int) -> None:
         """Others took them."""
         if end_ms > self.start_ms:
-            for cell, count in cells.items():
-                if cell.shape in self.target.shapes:
-                    place = place_of(cell, self.target.fabric_size)
-                    self.there[place] = self.there.get(place, 0) - count
+            add(self.there, cells, self.target, -1)
 
 
 def earliest(
@@ -154,6 +148,25 @@ def back_without(
         cell = fabric.cells[node_id]
         back[cell] = max(0, back.get(cell, 0) - 1)
     return back
+
+
+def add(there: dict[str, int], cells: dict[Cell, int], target: Target, sign: int = 1) -> None:
+    """Nodes of these cells come to what is there, by place, or with -1 leave it; those that the request can't use are no matter."""
+    for cell, count in cells.items():
+        if cell.shape in target.shapes:
+            place = place_of(cell, target.fabric_size)
+            there[place] = there.get(place, 0) + sign * count
+
+
+def leave_out(there: dict[str, int], claim: Claim) -> None:
+    """What a claim needs is no longer there: it is taken from the fullest place."""
+    fullest = max(there, key=lambda place: (there[place], place), default="")
+    there[fullest] = there.get(fullest, 0) - claim.need
+
+
+def nodes_for(request: Request) -> int:
+    """Of how many nodes the end helps a request: containers of a plain function share one."""
+    return request.size if request.ask.whole else 1
 
 
 def place_of(cell: Cell, fabric_size: int) -> str:
