@@ -64,7 +64,7 @@ class Fleet:
         pool = self._server.gangs.pools.get(function_id)
         if pool is not None:
             pool.stir()
-            self._gangs |= {number: gang.assignment.cluster_id for number, gang in pool.gangs.items()}
+            self._mark(pool)
 
     def agents_changed(self, agent_ids: set[str]) -> None:
         """They are heard of, or not, as they were not before."""
@@ -150,7 +150,10 @@ class Fleet:
             if seen is not None and seen[2] != family:      # it was created again, of another size
                 self._leave(function_id, seen[2])
             self._seen[function_id] = now
-            self._gangs |= {number: gang.assignment.cluster_id for number, gang in pool.gangs.items()}
+            self._mark(pool)
+
+    def _mark(self, pool: Pool) -> None:
+        self._gangs |= {number: gang.assignment.cluster_id for number, gang in pool.gangs.items()}
 
     def _is_over(self, function: Function, pool: Pool) -> bool:
         """Its app was stopped, and nothing of it is left to predict."""

@@ -5,9 +5,6 @@ The clusters that are up, or on their way, take the first ones; each missing clu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from phalanx.core.gang import Gang
 from phalanx.model.work import Input
 from phalanx.server.pool import Pool
 
@@ -16,10 +13,6 @@ def lots(pool: Pool, inputs: dict[str, Input], now_ms: int, size: int, served: i
     """Of at most `most` missing clusters, in the order of the queue. `served`: inputs that other clusters have places for."""
     ready = pool.ready(inputs, now_ms, most=served + most * size)
     if served:      # what a cluster was started for is its own, also behind a retry that came back to the front of the queue
-        meant = _meant(pool.counted())
+        meant = {gang.assignment.input_id for gang in pool.counted() if not gang.took_inputs}
         ready.sort(key=lambda item: item.input_id not in meant)
     return [ready[at : at + size] for at in range(served, len(ready), size)]
-
-
-def _meant(gangs: Iterable[Gang]) -> set[str]:
-    return {gang.assignment.input_id for gang in gangs if not gang.took_inputs}
