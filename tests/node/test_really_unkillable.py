@@ -26,7 +26,8 @@ def stick(agent: AgentProcess, server: FakeServer, tmp_path: Path) -> Iterator[S
 
     def start(command: str) -> StuckFolder:
         where = str(tmp_path / "stuck") if agent.runtime == "process" else "/tmp/stuck"
-        server.run(1, "/bin/sh", "-c", f"STUCK={where}; {command}", environment={"ITS": "the stuck one"})
+        wait = "echo up; while [ ! -d $STUCK ]; do sleep 0.1; done"
+        server.run(1, "/bin/sh", "-c", f"STUCK={where}; {wait}; {command}", environment={"ITS": "the stuck one"})
         server.wait(1, 0, lambda seen: b"up" in seen.text())
         made.append(StuckFolder(where, 0 if agent.runtime == "process" else _pid_of(b"ITS=the stuck one")))
         assert made[0].asked.wait(30)
@@ -66,7 +67,7 @@ def test_case_74_its_node_is_set_aside_until_the_process_has_gone_and_comes_back
     agent: AgentProcess, server: FakeServer, stick: Stick
 ) -> None:
     before = traces(agent.paths.state, agent.paths.run)
-    stuck = stick("echo up; while [ ! -d $STUCK ]; do sleep 0.1; done; exec cat $STUCK/weights")
+    stuck = stick("exec cat $STUCK/weights")
     server.stop(1, grace_ms=100)
     (exited,) = server.wait(1, 0, lambda seen: bool(seen.exited)).exited
     assert exited.unkillable and exited.signal == 9 and "had not ended 10 s after SIGKILL" in exited.sentence
@@ -88,7 +89,7 @@ def test_case_74_its_node_is_set_aside_until_the_process_has_gone_and_comes_back
 def test_case_74_a_child_that_hangs_holds_up_the_end_no_longer(agent: AgentProcess, server: FakeServer, stick: Stick) -> None:
     """The main process ends by itself; what it left behind can't be killed. Its exit code stands, and the node is set aside."""
     before = traces(agent.paths.state, agent.paths.run)
-    stuck = stick("echo up; while [ ! -d $STUCK ]; do sleep 0.1; done; cat $STUCK/weights & sleep 1; exit 3")
+    stuck = stick("cat $STUCK/weights & sleep 1; exit 3")
     (exited,) = server.wait(1, 0, lambda seen: bool(seen.exited)).exited
     assert exited.unkillable and (exited.code, exited.signal) == (3, 0)
     assert "that SIGKILL does not end" in release(server).released[0].remains
@@ -100,7 +101,7 @@ def test_case_74_a_child_that_hangs_holds_up_the_end_no_longer(agent: AgentProce
 @pytest.mark.full
 def test_case_74_an_agent_that_leaves_looks_once_more(agent: AgentProcess, server: FakeServer, stick: Stick) -> None:
     before = traces(agent.paths.state, agent.paths.run)
-    stuck = stick("echo up; while [ ! -d $STUCK ]; do sleep 0.1; done; exec cat $STUCK/weights")
+    stuck = stick("exec cat $STUCK/weights")
     server.stop(1, grace_ms=100)
     server.wait(1, 0, lambda seen: bool(seen.exited))
     assert release(server).released[0].remains
@@ -112,7 +113,7 @@ def test_case_74_an_agent_that_leaves_looks_once_more(agent: AgentProcess, serve
 @pytest.mark.full
 def test_case_74_the_next_agent_finds_it_says_so_and_looks_on(agent: AgentProcess, server: FakeServer, stick: Stick) -> None:
     before = traces(agent.paths.state, agent.paths.run)
-    stuck = stick("echo up; while [ ! -d $STUCK ]; do sleep 0.1; done; exec cat $STUCK/weights")
+    stuck = stick("exec cat $STUCK/weights")
     server.stop(1, grace_ms=100)
     server.wait(1, 0, lambda seen: bool(seen.exited))
     release(server)
